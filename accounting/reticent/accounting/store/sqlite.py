@@ -1,0 +1,269 @@
+"""The embedded store: one SQLite file, which several processes of one machine may use at once.
+
+Durability: WAL with ``synchronous=FULL``; every commit has reached the disk (as far as the operating system and the
+drive tell the truth) before the call returns. All writes of a process go through one connection behind a lock, each
+in a ``BEGIN IMMEDIATE`` transaction, so nothing comes between a check and its debit; other processes wait for the
+file's lock. Reads use connections of their own and see the last committed state.
+Not for network file systems: WAL needs shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+
+from reticent.accounting.audit import Report, verify
+from reticent.accounting.journal import FORMAT, JournalHead
+from reticent.accounting.ledger import Dataset, Reservation, Statement
+from reticent.accounting.ledger_errors import (
+    LedgerMissing,
+    LedgerUnavailable,
+    UnknownDataset,
+    UnknownReservation,
+    UnsupportedSqlite,
+)
+from reticent.accounting.scope_ids import scope_chain
+from reticent.accounting.store import checks
+from reticent.accounting.store.base import OperationLedger
+from reticent.accounting.store.migrate import check_schema, migrate
+from reticent.accounting.store.operations import Operation, Tables
+from reticent.accounting.store.sqlite_tables import SqliteTables
+
+__all__ = ["SqliteLedger"]
+
+_NEEDED: Final = (3, 54)  # earlier ones can corrupt a WAL that two processes write
+_IDLE_READERS: Final = 8
+
+T = TypeVar("T")
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+class SqliteLedger(OperationLedger):
+    """``ledger.Ledger`` in one SQLite file.
+
+    ``create=True`` makes the file if there is none. It is off by default, because a mistyped path would otherwise
+    give everybody a fresh budget. The file is readable by its owner only (mode 0600, set again at every opening).
+    ``busy_seconds`` is how long a call waits for other processes before ``LedgerUnavailable``.
+    Do not carry it over a ``fork``: open another one in the child.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        busy_seconds: float = 30.0,
+        clock_us: Callable[[], int] = _wall_clock_us,
+    ) -> None:
+        _refuse_old_sqlite(apsw.sqlite_lib_version())
+        self._path = Path(path).absolute()
+        self._busy_seconds = checks.number_in("busy_seconds", busy_seconds, 0.0, 3600.0)
+        self._clock_us = clock_us
+        self._pid = os.getpid()
+        self._closed = False
+        self._write_lock = threading.Lock()
+        self._readers_lock = threading.Lock()
+        self._readers: list[apsw.Connection] = []
+        with _store_errors():
+            _make_private(self._path, create=create)
+            self._writer = self._connect()
+            try:
+                _use_wal(self._writer, self._busy_seconds)
+                migrate(self._writer, create=create)
+                check_schema(self._writer)
+                self._begin_journal()
+            except BaseException:
+                self._writer.close()
+                raise
+
+    def _now_us(self) -> int:
+        return self._clock_us()
+
+    # Writing
+
+    def _submit(self, operation: Operation[T]) -> T:
+        with self._write_lock, _store_errors():
+            self._refuse_unusable()
+            return self._transaction(operation)
+
+    def _transaction(self, operation: Operation[T]) -> T:
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            now_us = self._now_us()
+            result = operation.apply(SqliteTables(writer, now_us), now_us)
+            writer.execute("COMMIT")
+        finally:
+            # Also after a failed COMMIT and after KeyboardInterrupt.
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+        return result
+
+    def _begin_journal(self) -> None:
+        self._transaction(_BeginJournal())
+
+    # Reading
+
+    @contextmanager
+    def _reader(self) -> Iterator[SqliteTables]:
+        with _store_errors():
+            self._refuse_unusable()
+            with self._readers_lock:
+                connection = self._readers.pop() if self._readers else None
+            if connection is None:
+                connection = self._connect()
+                connection.execute("PRAGMA query_only = ON")
+            try:
+                yield SqliteTables(connection, 0)
+            finally:
+                with self._readers_lock:
+                    keep = not self._closed and len(self._readers) < _IDLE_READERS
+                    if keep:
+                        self._readers.append(connection)
+                if not keep:
+                    connection.close()
+
+    def dataset(self, dataset_id: str) -> Dataset:
+        with self._reader() as tables:
+            found = tables.dataset(dataset_id)
+        if found is None:
+            raise UnknownDataset(dataset_id)
+        return found
+
+    def statement(self, scope_id: str) -> Statement:
+        return self.statements(scope_id)[0]
+
+    def statements(self, scope_id: str) -> tuple[Statement, ...]:
+        scope_ids = scope_chain(scope_id)
+        with self._reader() as tables:
+            return tables.chain(scope_ids)
+
+    def list_scopes(self) -> tuple[Statement, ...]:
+        with self._reader() as tables:
+            return tables.all_scopes()
+
+    def reservation(self, reservation_id: str) -> Reservation:
+        with self._reader() as tables:
+            found = tables.reservation(checks.identifier("reservation_id", reservation_id))
+        if found is None:
+            raise UnknownReservation(reservation_id)
+        return found
+
+    def open_reservations(self) -> tuple[Reservation, ...]:
+        with self._reader() as tables:
+            return tables.expired(2**63 - 1, -1)
+
+    def head(self) -> JournalHead:
+        with self._reader() as tables:
+            return tables.head()
+
+    def verify(self, anchor: JournalHead | None = None) -> Report:
+        """The independent auditor's report on this file: see ``audit.verify``."""
+        self._refuse_unusable()
+        return verify(self._path, anchor=None if anchor is None else (anchor.seq, anchor.hash))
+
+    def close(self) -> None:
+        with self._write_lock, self._readers_lock:
+            if not self._closed:
+                self._closed = True
+                for connection in (*self._readers, self._writer):
+                    connection.close()
+                self._readers.clear()
+
+    # Connections
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection.set_busy_handler(_Patience(self._busy_seconds))
+        connection.execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; PRAGMA trusted_schema = OFF")
+        return connection
+
+    def _refuse_unusable(self) -> None:
+        if self._closed:
+            raise LedgerUnavailable("the ledger is closed")
+        if os.getpid() != self._pid:
+            raise LedgerUnavailable("the ledger was opened by another process; open it again after a fork")
+
+
+class _Patience:
+    """Waits for another process's lock by looking again every half millisecond or so, up to a limit.
+
+    SQLite's own timeout sleeps longer at every try, up to 100 ms, so that under load one process can wait for seconds
+    while the others take turns.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._give_up = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._give_up = now + self._seconds
+        if now >= self._give_up:
+            return False
+        time.sleep(random.uniform(0.0002, 0.0008))  # noqa: S311  -- spreads waiting processes, protects nothing
+        return True
+
+
+class _BeginJournal:
+    """Entry 1, which gives the journal a name of its own: two ledgers never share a chain."""
+
+    def apply(self, tables: Tables, now_us: int) -> None:
+        if tables.head().seq == 0:
+            tables.append("ledger_created", {"ledger": os.urandom(16).hex(), "format": FORMAT})
+
+
+def _refuse_old_sqlite(version: str) -> None:
+    if tuple(int(part) for part in version.split(".")[:2]) < _NEEDED:
+        raise UnsupportedSqlite(version, ".".join(str(part) for part in _NEEDED))
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise LedgerUnavailable(f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise LedgerUnavailable(f"{type(error).__name__}: {error.strerror}") from error
+
+
+def _make_private(path: Path, *, create: bool) -> None:
+    """Make the file (0600 from its first moment) or take other users' access away; SQLite's own files follow it."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+    except FileNotFoundError:
+        raise LedgerMissing(f"no ledger at {path}") from None
+    try:
+        if os.fstat(handle).st_mode & 0o177:
+            os.fchmod(handle, 0o600)
+    finally:
+        os.close(handle)
+
+
+def _use_wal(connection: apsw.Connection, busy_seconds: float) -> None:
+    # The switch to WAL, needed once in a file's life, does not wait for other processes: it has to be tried again.
+    give_up = time.monotonic() + busy_seconds
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").get
+        except apsw.BusyError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise LedgerUnavailable(f"the file system allows no write-ahead log (journal mode {mode})")
+        return

@@ -1,0 +1,199 @@
+"""The ledger as the server uses it: scopes opened from the configuration, reservations, settlements, leases.
+
+Every call runs in a thread, because a durable write waits for the disk. Nothing awaits between a check and its debit:
+that is one transaction inside the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from reticent.accounting.filter import PrivacyFilter
+from reticent.accounting.ledger import Ledger, Reservation, Statement
+from reticent.accounting.ledger_errors import BudgetExhausted, LedgerError, LedgerUnavailable
+from reticent.accounting.units import to_nano_rounded_up
+from reticent.plugin.errors import Unavailable
+from reticent.plugin.metrics import Metrics
+from reticent.plugin.resolve import Plan
+from reticent.plugin.selection.base import Selection
+from reticent.plugin.settings import BudgetSettings, Settings
+from reticent.plugin.tenants import Caller
+
+__all__ = ["Accounts", "Exhausted"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_THREADS = 4
+_SWEEP_SECONDS = 5.0
+
+
+@dataclass(eq=False)
+class Exhausted(Exception):
+    """A scope has too little left for the worst case. `kind` is dataset, tenant or user."""
+
+    kind: str
+
+
+class Accounts:
+    """Budgets of the running server.
+
+    Args:
+        ledger: the store; owned by this object, closed by `close`.
+        settings: data set, tenants and budgets.
+        metrics: where forfeits are counted.
+    """
+
+    def __init__(self, ledger: Ledger, settings: Settings, metrics: Metrics) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._metrics = metrics
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ledger")
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+        self._sweeper: asyncio.Task[None] | None = None
+        self._users: set[str] = set()
+
+    async def start(self) -> None:
+        """Open the data set and the tenants' scopes (what is there stays as it was); begin to watch leases."""
+        dataset = self._settings.dataset
+        await self._call(partial(self._ledger.open_dataset, dataset.id, dataset.order, dataset.guarantee))
+        for tenant in self._settings.tenants:
+            caller = Caller(tenant, dataset.id)
+            await self._open(caller.dataset_scope, dataset)
+            await self._open(caller.tenant_scope, tenant.budget)
+        await self.sweep()
+        self._sweeper = asyncio.create_task(self._watch_leases())
+
+    async def close(self) -> None:
+        """Stop watching; close the ledger. Open reservations stay, and are forfeited when their leases end."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        await self._call(self._ledger.close)
+        self._pool.shutdown(wait=True)
+
+    async def reserve(self, plan: Plan, request_id: str) -> Reservation:
+        """Hold the rule's worst case in the user's scope and its parents.
+
+        Raises:
+            Exhausted: too little left; nothing was written.
+            Unavailable: the ledger cannot be written.
+        """
+        if plan.scope not in self._users:
+            await self._open(plan.scope, plan.caller.tenant.user_budget)
+            self._users.add(plan.scope)
+        facts = {"rule": plan.rule.name, "private": int(plan.rule.private)}
+        try:
+            return await self._call(
+                partial(
+                    self._ledger.reserve,
+                    request_id,
+                    plan.scope,
+                    plan.rule.worst_case,
+                    lease_seconds=self._settings.ledger.lease_seconds,
+                    owner=self._owner,
+                    details=facts,
+                )
+            )
+        except BudgetExhausted as error:
+            raise Exhausted(error.scope_kind) from None
+
+    async def settle(self, reservation: Reservation, selection: Selection, outcome: str) -> tuple[Statement, ...]:
+        """Post the realised charge durably; return the accounts after it, leaf first."""
+        details: dict[str, str | int | float] = {"outcome": outcome, "fallback": int(selection.fallback)}
+        if selection.halting_time is not None:
+            details["halting_time"] = selection.halting_time
+        await self._call(
+            partial(self._ledger.settle, reservation.reservation_id, selection.charge, details=details)
+        )
+        return await self.statements(reservation.scope_ids[0])
+
+    async def abandon(self, reservation: Reservation, *, rewards_asked: bool, reason: str) -> None:
+        """Give up a request: release the reservation if no reward was asked for, else forfeit the worst case.
+
+        If even that fails, the lease ends and the sweep forfeits: the budget is lost, never gained.
+        """
+        identifier = reservation.reservation_id
+        try:
+            if rewards_asked:
+                self._metrics.forfeits.inc()
+                await self._call(partial(self._ledger.forfeit, identifier, reason=reason))
+            else:
+                await self._call(partial(self._ledger.release, identifier, owner=self._owner, reason=reason))
+        except (LedgerError, Unavailable):
+            log.exception("reservation %s is left to its lease", identifier)
+
+    async def statements(self, scope: str) -> tuple[Statement, ...]:
+        """Accounts of a scope and its parents, leaf first."""
+        return await self._call(partial(self._ledger.statements, scope))
+
+    async def caller_statements(self, caller: Caller, user: str | None) -> tuple[Statement, ...]:
+        """Accounts that a caller may read: its own, its data set's, and one user's if that user was ever seen."""
+        if user is not None:
+            with contextlib.suppress(LedgerError):
+                return await self.statements(caller.user_scope(user))
+        return await self.statements(caller.tenant_scope)
+
+    async def check(self) -> None:
+        """Raise `Unavailable` unless the ledger answers."""
+        await self._call(self._ledger.head)
+
+    async def sweep(self) -> None:
+        """Forfeit what has outlived its lease."""
+        lost = await self._call(self._ledger.forfeit_expired)
+        if lost:
+            self._metrics.forfeits.inc(len(lost))
+            log.warning("%d reservations outlived their lease and were forfeited at their worst case", len(lost))
+        self._metrics.reservations_open.set(len(await self._call(self._ledger.open_reservations)))
+        for statement in await self._call(self._ledger.list_scopes):
+            if statement.kind == "dataset":
+                self._metrics.budget_remaining.labels(scope="dataset").set(statement.remaining / 1e9)
+
+    async def _watch_leases(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                await self.sweep()
+            except (LedgerError, Unavailable):
+                log.exception("the sweep of expired reservations failed; it will be tried again")
+
+    async def _open(self, scope: str, budget: BudgetSettings) -> None:
+        dataset = self._settings.dataset
+        filter_ = PrivacyFilter(budget.epsilon, budget.delta, dataset.order, dataset.guarantee)
+        granted = filter_.spendable_nano
+        # Rounded so that granted + overhead never exceeds ε: the ledger refuses to open otherwise.
+        overhead = max(0, min(to_nano_rounded_up(filter_.overhead), int(budget.epsilon * 10**9) - granted))
+        await self._call(
+            partial(
+                self._ledger.open_scope,
+                scope,
+                epsilon=budget.epsilon,
+                delta=budget.delta,
+                overhead=overhead,
+                granted=granted,
+                actor="configuration",
+            )
+        )
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._pool, function)
+        except LedgerUnavailable as error:
+            log.error("the ledger is not available: %s", error)
+            raise Unavailable("The privacy ledger is not available.") from None
+        except RuntimeError:
+            raise Unavailable("The privacy ledger is closed.") from None
+
+

@@ -1,0 +1,198 @@
+"""The HTTP surface, the same inside vLLM and in front of it. Every route is listed here; all others answer 404."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from reticent.plugin.core import Core
+from reticent.plugin.errors import ApiError, BadRequest, BodyTooLarge, NotFound, Overloaded, Unavailable, envelope
+from reticent.plugin.handler import Answer
+from reticent.plugin.resolve import Plan, resolve
+from reticent.plugin.response import completion, stream_chunks
+from reticent.plugin.tenants import Caller
+from reticent.plugin.wire import ChatRequest, parse_chat_request
+
+__all__ = ["ROUTES", "create_app"]
+
+log = logging.getLogger(__name__)
+
+ROUTES = (
+    "/v1/chat/completions",
+    "/v1/models",
+    "/v1/reticent/budget",
+    "/v1/reticent/certificate",
+    "/health",
+    "/ready",
+    "/metrics",
+)
+"""Everything that this application answers."""
+
+_GRACE_SECONDS = 2.0
+_KEEPALIVE_SECONDS = 3.0
+
+
+def create_app(core: Core) -> FastAPI:
+    """Build the application over a core that is started and closed by its owner."""
+    app = FastAPI(title="reticent", openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.core = core
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_error)
+    app.add_api_route("/v1/chat/completions", chat, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/models", models, methods=["GET"])
+    app.add_api_route("/v1/reticent/budget", budget, methods=["GET"])
+    app.add_api_route("/v1/reticent/certificate", certificate, methods=["GET"])
+    app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/ready", ready, methods=["GET"])
+    app.add_api_route("/metrics", metrics, methods=["GET"], response_model=None)
+    return app
+
+
+def _core(request: Request) -> Core:
+    core: Core = request.app.state.core
+    return core
+
+
+def _caller(request: Request) -> Caller:
+    return _core(request).tenants.authenticate(request.headers.get("authorization"))
+
+
+async def chat(request: Request) -> Response:
+    """`POST /v1/chat/completions`."""
+    core = _core(request)
+    caller = _caller(request)
+    body = await _read_body(request, core.settings.server.max_body_bytes)
+    wanted = parse_chat_request(body, max_messages=core.settings.server.max_messages)
+    plan = resolve(wanted, caller, core.settings, core.rules)
+    identifier = f"chatcmpl-{uuid.uuid4().hex}"
+    task = core.submit(plan, identifier)
+    if not wanted.stream:
+        # Shielded: if the client goes away, the task still settles.
+        answer = await asyncio.shield(task)
+        return JSONResponse(completion(answer, identifier=identifier, model=wanted.model))
+    # Errors that come at once (budget, worker) still get a status of their own; only then the stream begins.
+    done, _ = await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+    if done:
+        task.result()
+    return StreamingResponse(_stream(task, wanted, plan, identifier), media_type="text/event-stream")
+
+
+async def _stream(task: asyncio.Task[Answer], wanted: ChatRequest, plan: Plan, identifier: str) -> AsyncIterator[str]:
+    """Comments until the answer is settled, then the answer."""
+    while not task.done():
+        yield ": waiting\n\n"
+        await asyncio.wait({task}, timeout=_KEEPALIVE_SECONDS)
+    try:
+        answer = task.result()
+    except ApiError as error:
+        yield f"data: {json.dumps(envelope(error))}\n\n"
+        return
+    options = wanted.stream_options
+    for chunk in stream_chunks(
+        answer, identifier=identifier, model=wanted.model, include_usage=bool(options and options.include_usage)
+    ):
+        yield chunk
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    """The body, refused as soon as it is known to be too large."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise BadRequest("The request body must be sent as application/json.")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > limit:
+        raise BodyTooLarge(f"The request body may have at most {limit} bytes.")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise BodyTooLarge(f"The request body may have at most {limit} bytes.")
+    return bytes(body)
+
+
+async def models(request: Request) -> dict[str, Any]:
+    """`GET /v1/models`: the one model."""
+    core = _core(request)
+    _caller(request)
+    card = {"id": core.settings.model.name, "object": "model", "created": core.started_at, "owned_by": "reticent"}
+    return {"object": "list", "data": [card]}
+
+
+async def budget(request: Request, user: str | None = None) -> dict[str, Any]:
+    """`GET /v1/reticent/budget?user=…`: the caller's scopes, in nats at the data set's order."""
+    core = _core(request)
+    statements = await core.accounts.caller_statements(_caller(request), user)
+    return {
+        "object": "reticent.budget",
+        "order": core.settings.dataset.order,
+        "scopes": [
+            {
+                "kind": s.kind,
+                "scope": s.scope_id,
+                "epsilon": s.epsilon,
+                "delta": s.delta,
+                "guaranteed_epsilon": s.guaranteed / 1e9,
+                "granted": s.granted / 1e9,
+                "spent": s.spent / 1e9,
+                "reserved": s.reserved / 1e9,
+                "remaining": s.remaining / 1e9,
+            }
+            for s in statements
+        ],
+    }
+
+
+async def certificate(request: Request) -> dict[str, Any]:
+    """`GET /v1/reticent/certificate`: what each installed certificate declares."""
+    core = _core(request)
+    _caller(request)
+    return {"object": "list", "data": [c.declaration() for c in core.gate.certificates]}
+
+
+async def health() -> dict[str, str]:
+    """`GET /health`: the process answers."""
+    return {"status": "ok"}
+
+
+async def ready(request: Request) -> dict[str, str]:
+    """`GET /ready`: engine, worker and ledger answer, so a request could be served now; else 503 that names the part."""
+    await _core(request).check()
+    return {"status": "ready"}
+
+
+async def metrics(request: Request) -> Response:
+    """`GET /metrics`, in Prometheus' text format."""
+    return Response(generate_latest(_core(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, ApiError):
+        error = ApiError("The server had an error.")
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
+    if isinstance(error, Overloaded | Unavailable):
+        log.warning("%s: %s", error.code, error.message)
+    return JSONResponse(envelope(error), status_code=error.status, headers=headers)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 404:
+        return await _on_api_error(request, NotFound(f"Unknown request URL: {request.method} {request.url.path}."))
+    known = BadRequest("This method is not allowed here." if status == 405 else "The request is not valid.")
+    return JSONResponse(envelope(known), status_code=status)
+
+
+async def _on_error(_: Request, error: Exception) -> Response:
+    # The exception's text could carry anything; only its type is logged, and nothing of it leaves.
+    log.error("a request failed: %s", type(error).__name__)
+    return JSONResponse(envelope(ApiError("The server had an error while processing your request.")), status_code=500)

@@ -1,0 +1,127 @@
+"""Candidates from the vLLM engine in this process, reached as vLLM's own chat handler reaches it."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Any
+
+from reticent.plugin.errors import PromptRefused, SourceUnavailable
+from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
+
+__all__ = ["EngineSource"]
+
+
+class EngineSource:
+    """Draws through `engine_client.generate`, one request for a whole chunk, which shares the prefill.
+
+    Args:
+        engine_client: vLLM's engine client (`init_state` of an endpoint plugin is given it).
+        serving_chat: vLLM's chat handler, for its chat template and its checks.
+        model: the served model's name.
+    """
+
+    def __init__(self, engine_client: Any, serving_chat: Any, model: str) -> None:
+        self._engine = engine_client
+        self._chat = serving_chat
+        self._model = model
+
+    async def draw(
+        self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
+    ) -> list[Candidate]:
+        """See `CandidateSource.draw`."""
+        request, engine_input = await self._render(prompt.messages, sampling, count, salt, offset)
+        tokens = engine_input["prompt_token_ids"]
+        room = int(self._engine.model_config.max_model_len) - len(tokens)
+        if room < 1:
+            raise PromptRefused(
+                f"This model's maximum context length is {self._engine.model_config.max_model_len} tokens. "
+                f"Your messages have {len(tokens)}.",
+                "messages",
+            )
+        parameters = request.to_sampling_params(min(sampling.max_tokens, room), self._chat.default_sampling_params)
+        output = await self._generate(engine_input, parameters)
+        found = {o.index: _candidate(o, len(tokens)) for o in output.outputs}
+        lost = Candidate("", "error", 0, len(tokens))
+        return [found.get(index, lost) for index in range(count)]
+
+    async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
+        """See `CandidateSource.score_without_evidence`: the answer's own tokens after the prompt without evidence."""
+        if prompt.bare_messages is None or not answer.tokens:
+            return ()
+        from vllm import SamplingParams
+
+        plain = SamplingParameters(temperature=0.0, top_p=1.0, max_tokens=1)
+        _, engine_input = await self._render(prompt.bare_messages, plain, 1, salt, 0)
+        context = list(engine_input["prompt_token_ids"])
+        forced = {"type": "token", "prompt_token_ids": [*context, *answer.tokens], "cache_salt": salt}
+        output = await self._generate(forced, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0))
+        table = output.prompt_logprobs[len(context) :]
+        return tuple(float(entry[token].logprob) for entry, token in zip(table, answer.tokens, strict=True))
+
+    async def check(self) -> None:
+        """See `CandidateSource.check`."""
+        try:
+            await self._engine.check_health()
+        except Exception as error:
+            raise SourceUnavailable("The engine does not answer.") from error
+
+    async def close(self) -> None:
+        """Nothing to let go of: the engine belongs to vLLM."""
+
+    async def _render(
+        self, messages: tuple[dict[str, Any], ...], sampling: SamplingParameters, count: int, salt: str, offset: int
+    ) -> tuple[Any, Any]:
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+
+        try:
+            request = ChatCompletionRequest(
+                model=self._model,
+                messages=[dict(message) for message in messages],
+                n=count,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                stop=list(sampling.stop) or None,
+                presence_penalty=sampling.presence_penalty,
+                frequency_penalty=sampling.frequency_penalty,
+                logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
+                seed=None if sampling.seed is None else (sampling.seed + offset) % 2**63,
+                logprobs=True,
+                top_logprobs=0,
+                cache_salt=salt,
+            )
+            result = await self._chat.render_chat_request(request)
+        except (ValueError, TypeError) as error:
+            # Raised by vLLM's checks of the prompt, before anything was drawn; its text speaks of the prompt alone.
+            raise PromptRefused(f"The model cannot take these messages: {error}", "messages") from None
+        if isinstance(result, ErrorResponse):
+            raise PromptRefused(result.error.message, "messages")
+        _, engine_inputs = result
+        return request, engine_inputs[0]
+
+    async def _generate(self, engine_input: Any, parameters: Any) -> Any:
+        """Run one request to its end. The generator is closed in any case: an open one keeps the engine working."""
+        stream = self._engine.generate(engine_input, parameters, f"reticent-{uuid.uuid4().hex}")
+        last = None
+        try:
+            async with contextlib.aclosing(stream):
+                async for output in stream:
+                    last = output
+        except ValueError as error:
+            raise PromptRefused(f"The engine refuses this request: {error}", "messages") from None
+        except Exception as error:
+            if type(error).__name__ in {"EngineDeadError", "EngineGenerateError"}:
+                raise SourceUnavailable("The engine has stopped.") from error
+            raise
+        if last is None:
+            raise SourceUnavailable("The engine gave no output.")
+        return last
+
+
+def _candidate(output: Any, prompt_tokens: int) -> Candidate:
+    tokens = tuple(int(token) for token in output.token_ids)
+    table = output.logprobs or []
+    chosen = tuple(float(entry[token].logprob) for entry, token in zip(table, tokens, strict=False))
+    reason = output.finish_reason if output.finish_reason in ("stop", "length") else "error"
+    return Candidate(output.text, reason, len(tokens), prompt_tokens, chosen, tokens)

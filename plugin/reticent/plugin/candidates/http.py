@@ -1,0 +1,148 @@
+"""Candidates from OpenAI-compatible servers elsewhere, through the `openai` client (no torch, no vLLM here)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import openai
+
+from reticent.plugin.errors import PromptRefused, SourceUnavailable
+from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
+
+__all__ = ["HttpSource"]
+
+
+class HttpSource:
+    """Draws from one or more upstream servers in turn.
+
+    Where an upstream refuses `n`, as some do, candidates come from parallel calls of one each.
+
+    Args:
+        urls: base addresses that end in `/v1`.
+        key: the upstream's key, or None.
+        model: the upstream's model name.
+        timeout: seconds a call may take.
+    """
+
+    def __init__(self, urls: tuple[str, ...], key: str | None, model: str, timeout: float) -> None:
+        if not urls:
+            raise ValueError("the gateway needs at least one upstream (model.upstreams)")
+        # Not retried here: a retried draw would be a second, selected sample.
+        self._clients = [
+            openai.AsyncOpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=0) for url in urls
+        ]
+        self._turn = itertools.cycle(range(len(urls)))
+        self._model = model
+        self._single: set[int] = set()
+
+    async def draw(
+        self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
+    ) -> list[Candidate]:
+        """See `CandidateSource.draw`."""
+        which = next(self._turn)
+        if count > 1 and which not in self._single:
+            try:
+                return await self._ask(which, prompt, sampling, count, salt, offset)
+            except PromptRefused:
+                # The refusal may be of n alone; single calls tell.
+                found = await self._singles(which, prompt, sampling, count, salt, offset)
+                self._single.add(which)
+                return found
+        return await self._singles(which, prompt, sampling, count, salt, offset)
+
+    async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
+        """See `CandidateSource.score_without_evidence`; needs an upstream with vLLM's `prompt_logprobs`."""
+        if prompt.bare_messages is None or not answer.text:
+            return ()
+        which = next(self._turn)
+        plain = SamplingParameters(temperature=0.0, top_p=1.0, max_tokens=1)
+        context = await self._call(which, list(prompt.bare_messages), plain, 1, salt, 0, {})
+        forced = await self._call(
+            which,
+            [*prompt.bare_messages, {"role": "assistant", "content": answer.text}],
+            plain,
+            1,
+            salt,
+            0,
+            {"add_generation_prompt": False, "continue_final_message": True, "prompt_logprobs": 0},
+        )
+        table = (forced.model_extra or {}).get("prompt_logprobs") or []
+        tail = table[context.usage.prompt_tokens :] if context.usage else []
+        return tuple(float(next(iter(entry.values()))["logprob"]) for entry in tail if entry)
+
+    async def check(self) -> None:
+        """See `CandidateSource.check`: one upstream that answers is enough."""
+        for client in self._clients:
+            try:
+                await client.models.list(timeout=5.0)
+            except openai.OpenAIError:
+                continue
+            return
+        raise SourceUnavailable("No upstream answers.")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            await client.close()
+
+    async def _singles(
+        self, which: int, prompt: Prompt, sampling: SamplingParameters, count: int, salt: str, offset: int
+    ) -> list[Candidate]:
+        calls = (self._ask(which, prompt, sampling, 1, salt, offset + i) for i in range(count))
+        return [candidates[0] for candidates in await asyncio.gather(*calls)]
+
+    async def _ask(
+        self, which: int, prompt: Prompt, sampling: SamplingParameters, count: int, salt: str, offset: int
+    ) -> list[Candidate]:
+        answer = await self._call(which, list(prompt.messages), sampling, count, salt, offset, {})
+        prompt_tokens = answer.usage.prompt_tokens if answer.usage else 0
+        total = answer.usage.completion_tokens if answer.usage else 0
+        found = {choice.index: _candidate(choice, prompt_tokens, total // count) for choice in answer.choices}
+        lost = Candidate("", "error", 0, prompt_tokens)
+        return [found.get(index, lost) for index in range(count)]
+
+    async def _call(
+        self,
+        which: int,
+        messages: list[Any],
+        sampling: SamplingParameters,
+        count: int,
+        salt: str,
+        offset: int,
+        extra: dict[str, Any],
+    ) -> Any:
+        optional: dict[str, Any] = {}
+        if count > 1:
+            optional["n"] = count
+        if sampling.stop:
+            optional["stop"] = list(sampling.stop)
+        if sampling.logit_bias:
+            optional["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        if sampling.seed is not None:
+            optional["seed"] = (sampling.seed + offset) % 2**63
+        try:
+            return await self._clients[which].chat.completions.create(
+                model=self._model,
+                messages=messages,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=sampling.max_tokens,
+                presence_penalty=sampling.presence_penalty,
+                frequency_penalty=sampling.frequency_penalty,
+                logprobs=True,
+                extra_body={"cache_salt": salt, **extra},
+                **optional,
+            )
+        except (openai.BadRequestError, openai.UnprocessableEntityError):
+            raise PromptRefused("The upstream model refuses this request.", "messages") from None
+        except openai.OpenAIError as error:
+            raise SourceUnavailable("The upstream model does not answer.") from error
+
+
+def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int) -> Candidate:
+    table = choice.logprobs.content if choice.logprobs and choice.logprobs.content else []
+    chosen = tuple(float(entry.logprob) for entry in table)
+    reason = choice.finish_reason if choice.finish_reason in ("stop", "length") else "error"
+    return Candidate(choice.message.content or "", reason, len(chosen) or tokens_guess, prompt_tokens, chosen)

@@ -1,0 +1,53 @@
+"""What the subcommands share: loading a configuration or ending with a message, and starting child processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import typer
+
+from reticent.plugin.settings import ConfigurationError, Settings, load_settings
+
+__all__ = ["fail", "load_or_exit", "say", "stop"]
+
+_TERM_SECONDS = 40.0
+
+
+def say(message: str) -> None:
+    """A line of progress, on standard error."""
+    sys.stderr.write(f"reticent: {message}\n")
+    sys.stderr.flush()
+
+
+def fail(message: str, code: int = 1) -> typer.Exit:
+    """Say what is wrong; raise the result."""
+    say(message)
+    return typer.Exit(code)
+
+
+def load_or_exit(path: Path) -> Settings:
+    """The settings, or an end with a message."""
+    try:
+        return load_settings(path)
+    except ConfigurationError as error:
+        raise fail(str(error), 78) from None
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a child, which leads a process group of its own, to end; kill its group when it does not. Touches no other."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _TERM_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    try:
+        # What the child started and did not end (vLLM's engine process) is in its group.
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()

@@ -1,0 +1,77 @@
+"""`reticent embedded`: the server that needs nothing but this machine; `make serve`, `make demo` and their like."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reticent.plugin.cli.common import fail, load_or_exit, say
+from reticent.plugin.cli.serve import serve_vllm
+from reticent.plugin.embedded.demo import play
+from reticent.plugin.embedded.engine import engine_arguments, set_engine_environment
+from reticent.plugin.embedded.model import MODEL_NAME, ModelMissing, convert, is_converted
+from reticent.plugin.embedded.state import State, prepare
+from reticent.plugin.embedded.welcome import welcome
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="The embedded server: SmolLM2, its reward head, its certificate.")
+
+_FOLDER = Path("deploy/embedded")
+FolderOption = Annotated[Path, typer.Option(help="Folder with the embedded configuration, head and certificate.")]
+StateOption = Annotated[Path, typer.Option(help="Folder for model, keys and ledger.")]
+
+
+@app.command("setup")
+def setup(folder: FolderOption = _FOLDER, state: StateOption = Path(".reticent")) -> None:
+    """Convert the model and make keys, once. Does nothing where that is done."""
+    _prepare(folder, state)
+
+
+@app.command("serve")
+def serve(
+    folder: FolderOption = _FOLDER, state: StateOption = Path(".reticent"), config: str = "reticent.yaml"
+) -> None:
+    """Set everything up that is not there yet, serve, and print how to ask. Ctrl-C stops what this started."""
+    prepared = _prepare(folder, state)
+    path = folder / config
+    settings = load_or_exit(path)
+    set_engine_environment()
+    status = serve_vllm(
+        str(prepared.model),
+        engine_arguments(),
+        path,
+        settings,
+        on_ready=lambda: typer.echo(welcome(settings, prepared.keys)),
+    )
+    raise typer.Exit(status)
+
+
+@app.command("demo")
+def demo(folder: FolderOption = _FOLDER, state: StateOption = Path(".reticent")) -> None:
+    """Play the story against the running embedded server; exit 1 if any step went otherwise than told."""
+    settings = load_or_exit(folder / "reticent.yaml")
+    prepared = prepare(state, folder / "tenants.yaml")
+    base_url = f"http://127.0.0.1:{settings.server.port}/v1"
+    if not play(base_url, settings.model.name, prepared.keys):
+        raise typer.Exit(1)
+
+
+def _prepare(folder: Path, state: Path) -> State:
+    if not (folder / "tenants.yaml").is_file():
+        raise fail(f"{folder} is not the embedded folder: run this in the repository, or give --folder")
+    prepared = prepare(state, folder / "tenants.yaml")
+    if not is_converted(prepared.model):
+        if shutil.disk_usage(state).free < 1_000_000_000:
+            raise fail(f"{state}: less than 1 GB is free; the converted model needs 0.3 GB and its making twice that")
+        say(f"converting {MODEL_NAME} (once, about half a minute)")
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        try:
+            convert(prepared.model)
+        except ModelMissing as error:
+            raise fail(str(error)) from None
+    return prepared

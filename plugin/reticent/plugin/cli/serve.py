@@ -1,0 +1,153 @@
+"""`reticent serve`: the reward worker and `vllm serve` with the plugin, as one command."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import httpx
+import typer
+
+from reticent.plugin.cli.common import fail, load_or_exit, say, stop
+from reticent.plugin.endpoint import CONFIG_VARIABLE
+from reticent.plugin.settings import Settings
+from reticent.rewards.process import WorkerProcess
+
+__all__ = ["serve", "serve_vllm", "vllm_command"]
+
+_GUARD = "reticent.plugin.endpoint.RequireReticent"
+_OURS = ("--middleware", "--api-key", "--host", "--port", "--served-model-name", "--uds")
+_READY_SECONDS = 600.0
+
+
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Model name or folder, as for `vllm serve`.")],
+    reticent_config: Annotated[Path, typer.Option(help="The reticent configuration file.")],
+) -> None:
+    """Start vLLM with the plugin and the reward worker; every other argument goes to `vllm serve`."""
+    settings = load_or_exit(reticent_config)
+    raise typer.Exit(serve_vllm(model, context.args, reticent_config, settings))
+
+
+def check_attachable() -> None:
+    """End with a message unless vLLM is here and would find the plugin."""
+    if importlib.util.find_spec("vllm") is None:
+        raise fail("vLLM is not installed. Install 'reticent[vllm]' (CUDA) or run `make install` (CPU).")
+    names = {entry.name for entry in importlib.metadata.entry_points(group="vllm.endpoint_plugins")}
+    if "reticent" not in names:
+        raise fail(
+            "the endpoint plugin 'reticent' is not registered in this environment, so vLLM would serve raw answers. "
+            "Reinstall the package (pip install -e .) and try again."
+        )
+
+
+def vllm_command(model: str, arguments: Sequence[str], settings: Settings) -> list[str]:
+    """The `vllm serve` command line: the operator's arguments, and the guard that refuses to serve without us."""
+    for argument in arguments:
+        if argument.partition("=")[0] in _OURS:
+            raise fail(f"{argument.partition('=')[0]} is set from the reticent configuration; leave it out")
+    return [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model),
+        *("--host", settings.server.host, "--port", str(settings.server.port)),
+        *("--served-model-name", settings.model.name),
+        *("--middleware", _GUARD),
+        *arguments,
+    ]
+
+
+def vllm_environment(config: Path) -> dict[str, str]:
+    """The environment of `vllm serve`: the plugin allowed and told where its configuration is."""
+    environment = dict(os.environ)
+    allowed = [name for name in environment.get("VLLM_PLUGINS", "").split(",") if name]
+    environment["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*allowed, "reticent"]))
+    environment[CONFIG_VARIABLE] = str(config.resolve())
+    # vLLM's own key check would stand in front of the tenants' keys.
+    environment.pop("VLLM_API_KEY", None)
+    environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    environment.setdefault("VLLM_NO_USAGE_STATS", "1")
+    return environment
+
+
+def serve_vllm(
+    model: str,
+    arguments: Sequence[str],
+    config: Path,
+    settings: Settings,
+    on_ready: Callable[[], None] = lambda: None,
+) -> int:
+    """Run worker and vLLM until the end of either, or a signal; return the exit status.
+
+    Only processes that were started here are stopped, by their ids.
+    """
+    check_attachable()
+    command = vllm_command(model, arguments, settings)
+    with contextlib.ExitStack() as stack:
+        _interrupt_on_sigterm(stack)
+        try:
+            if settings.rewards.managed:
+                say("starting the reward worker")
+                worker = stack.enter_context(start_worker(settings))
+            else:
+                worker = None
+            say("starting vLLM (about half a minute on a CPU)")
+            process = subprocess.Popen(command, env=vllm_environment(config), start_new_session=True)
+            stack.callback(stop, process)
+            _wait_until_ready(process, settings)
+            on_ready()
+            while process.poll() is None:
+                if worker is not None and worker.poll() is not None:
+                    say(f"the reward worker ended with status {worker.poll()}; requests will be refused")
+                    worker = None
+                time.sleep(0.3)
+        except KeyboardInterrupt:
+            say("stopping")
+            return 0
+        return process.returncode
+
+
+def start_worker(settings: Settings) -> WorkerProcess:
+    """The reward worker as the configuration wants it."""
+    rewards = settings.rewards
+    return WorkerProcess(
+        head=rewards.head, socket=rewards.socket, secret_file=rewards.secret_file, threads=rewards.threads
+    )
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> None:
+    host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "::") else settings.server.host  # noqa: S104
+    url = f"http://{host}:{settings.server.port}/ready"
+    started, told = time.monotonic(), 0.0
+    while time.monotonic() - started < _READY_SECONDS:
+        if process.poll() is not None:
+            raise fail(f"vLLM ended with status {process.returncode} before it was ready; its messages are above")
+        with contextlib.suppress(httpx.HTTPError):
+            answer = httpx.get(url, timeout=5.0)
+            if answer.status_code == 200:
+                say(f"ready after {time.monotonic() - started:.0f} s")
+                return
+        if time.monotonic() - told > 10.0:
+            told = time.monotonic()
+            say(f"waiting for vLLM ({told - started:.0f} s)")
+        time.sleep(0.5)
+    raise fail(f"vLLM was not ready after {_READY_SECONDS:.0f} s")
+
+
+def _interrupt_on_sigterm(stack: contextlib.ExitStack) -> None:
+    """Let SIGTERM end the command as Ctrl-C does, so that children are stopped."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    stack.callback(signal.signal, signal.SIGTERM, previous)

@@ -1,0 +1,182 @@
+"""Everything that one server process holds, put together in one place from the configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from reticent.accounting.certificates import Certificate, CertificateInvalid
+from reticent.accounting.ledger import Ledger
+from reticent.accounting.lattice import RewardLattice
+from reticent.accounting.store.sqlite import SqliteLedger
+from reticent.plugin.accounts import Accounts
+from reticent.plugin.errors import Overloaded
+from reticent.plugin.gate import Gate
+from reticent.plugin.handler import Answer, Handler
+from reticent.plugin.metrics import Metrics
+from reticent.plugin.ports import CandidateSource, RewardSource
+from reticent.plugin.resolve import Plan
+from reticent.plugin.selection.rules import RuleBook
+from reticent.plugin.settings import ConfigurationError, RewardSettings, Settings
+from reticent.plugin.tenants import TenantDirectory
+from reticent.rewards.errors import RewardsError
+from reticent.rewards.head import LinearHead
+from reticent.rewards.scores import build_score
+
+__all__ = ["Core", "build_core", "load_certificates", "reward_facts", "sensitivity_of"]
+
+log = logging.getLogger(__name__)
+_DRAIN_SECONDS = 30.0
+
+
+class Core:
+    """The parts of a running server, and its open requests.
+
+    Args:
+        settings: the configuration.
+        source: candidates.
+        rewards: the worker's client.
+        ledger: the budgets.
+        head: the reward model's public description.
+        certificates: those that the gate may rely on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        source: CandidateSource,
+        rewards: RewardSource,
+        ledger: Ledger,
+        head: LinearHead,
+        certificates: Iterable[Certificate],
+    ) -> None:
+        self.settings = settings
+        self.started_at = int(time.time())
+        self.metrics = Metrics()
+        self.tenants = TenantDirectory(settings.tenants, settings.dataset.id)
+        lattice = RewardLattice(head.reward_max, sensitivity_of(settings.rewards, head))
+        self.rules = RuleBook(settings.selection, lattice, settings.dataset.order)
+        self.accounts = Accounts(ledger, settings, self.metrics)
+        score = build_score(settings.gate.score, settings.gate.score_parameters)
+        self.gate = Gate(score, certificates)
+        for certificate in self.gate.certificates:
+            self.metrics.certificate_expiry.set(certificate.expires_at.timestamp())
+        self._source = source
+        self._rewards = rewards
+        self._handler = Handler(
+            source=source,
+            rewards=rewards,
+            accounts=self.accounts,
+            gate=self.gate,
+            lattice=lattice,
+            facts={
+                "base_model": {"name": settings.model.name, "revision": settings.model.revision},
+                "reward_model": reward_facts(head, lattice),
+                "score": score.facts(),
+            },
+            metrics=self.metrics,
+            seconds=settings.server.request_seconds,
+        )
+        self._tasks: set[asyncio.Task[Answer]] = set()
+
+    async def start(self) -> None:
+        """Open the ledger's scopes and begin to watch leases."""
+        await self.accounts.start()
+
+    def submit(self, plan: Plan, request_id: str) -> asyncio.Task[Answer]:
+        """Answer a request in a task that outlives its connection.
+
+        Raises:
+            Overloaded: as many requests as the configuration allows are open.
+        """
+        if len(self._tasks) >= self.settings.server.max_concurrent:
+            raise Overloaded("The server is at its limit of open requests. Try again shortly.")
+        task = asyncio.create_task(self._handler.answer(plan, request_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    async def check(self) -> None:
+        """Raise unless ledger, engine and worker all answer."""
+        await self.accounts.check()
+        await self._source.check()
+        await self._rewards.check()
+
+    async def close(self) -> None:
+        """Let open requests end, then close every part."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_DRAIN_SECONDS)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_DRAIN_SECONDS)
+        await self._source.close()
+        await self._rewards.close()
+        await self.accounts.close()
+
+    def _finished(self, task: asyncio.Task[Answer]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # Seen here, since a client that left never asks for it.
+
+
+def sensitivity_of(settings: RewardSettings, head: LinearHead) -> float:
+    """Δ by the configured rule: R, the head's certified bound, or the operator's declared number."""
+    match settings.sensitivity:
+        case "range":
+            return head.reward_max
+        case "declared":
+            declared = settings.declared_sensitivity or head.reward_max
+            log.warning("sensitivity %g is declared, not proved: %s", declared, settings.declared_reason)
+            return min(declared, head.reward_max)
+        case "certified":
+            return head.sensitivity
+
+
+def reward_facts(head: LinearHead, lattice: RewardLattice) -> dict[str, Any]:
+    """What of the reward model a certificate is bound to."""
+    return {"head": head.digest, "reward_max": lattice.reward_max, "sensitivity": lattice.sensitivity}
+
+
+def load_certificates(paths: Iterable[Path]) -> list[Certificate]:
+    """The valid ones among the named files. An invalid or missing one is reported and left out: the gate then abstains."""
+    found = []
+    for path in paths:
+        try:
+            certificate = Certificate.load(path)
+        except (CertificateInvalid, OSError) as error:
+            log.error("certificate %s cannot be used: %s", path, error)
+            continue
+        if certificate.is_expired(datetime.now(UTC)):
+            log.error("certificate %s expired on %s", path, certificate.expires_at)
+        found.append(certificate)
+    return found
+
+
+def build_core(settings: Settings, source: CandidateSource, rewards: RewardSource) -> Core:
+    """Open the configured ledger, reward head and certificates.
+
+    Raises:
+        ConfigurationError: the head cannot be used, or the lease is shorter than a request may take.
+    """
+    if settings.ledger.lease_seconds <= settings.server.request_seconds + _DRAIN_SECONDS:
+        raise ConfigurationError("ledger.lease_seconds must exceed server.request_seconds by more than 30 s")
+    try:
+        head = LinearHead.load(settings.rewards.head)
+    except (RewardsError, OSError) as error:
+        raise ConfigurationError(f"the reward head {settings.rewards.head} cannot be used: {error}") from None
+    settings.ledger.path.parent.mkdir(parents=True, exist_ok=True)
+    return Core(
+        settings,
+        source=source,
+        rewards=rewards,
+        ledger=SqliteLedger(settings.ledger.path, create=True),
+        head=head,
+        certificates=load_certificates(settings.gate.certificates),
+    )

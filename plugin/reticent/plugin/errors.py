@@ -1,0 +1,112 @@
+"""Errors that reach a client, and the one table that maps them to the wire.
+
+What a client sees of an error never depends on a reward: no message here carries anything that was computed from one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "ApiError",
+    "BadRequest",
+    "BodyTooLarge",
+    "BudgetRefused",
+    "Forbidden",
+    "ModelUnknown",
+    "NotFound",
+    "Overloaded",
+    "PromptRefused",
+    "SourceUnavailable",
+    "Unauthorized",
+    "Unavailable",
+    "envelope",
+]
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An error in the form that OpenAI clients read: `{"error": {message, type, param, code}}`."""
+
+    message: str
+    param: str | None = None
+
+    status = 500
+    kind = "server_error"
+    code: str | None = "internal_error"
+    retry_after: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class BadRequest(ApiError):
+    """The request is malformed or asks for something that does not exist."""
+
+    status, kind, code = 400, "invalid_request_error", "invalid_value"
+
+
+class Unauthorized(ApiError):
+    """No key, or one that belongs to no tenant."""
+
+    status, kind, code = 401, "authentication_error", "invalid_api_key"
+
+
+class Forbidden(ApiError):
+    """The tenant's policy does not allow this."""
+
+    status, kind, code = 403, "permission_error", "not_allowed_by_policy"
+
+
+class BudgetRefused(ApiError):
+    """A privacy budget is spent and the policy is to refuse. Not retryable: lifetime budgets do not come back."""
+
+    status, kind, code = 403, "permission_error", "privacy_budget_exhausted"
+
+
+class NotFound(ApiError):
+    """No such route."""
+
+    status, kind, code = 404, "invalid_request_error", "not_found"
+
+
+class ModelUnknown(ApiError):
+    """No such model."""
+
+    status, kind, code = 404, "invalid_request_error", "model_not_found"
+
+
+class BodyTooLarge(ApiError):
+    """The request body is larger than the server reads."""
+
+    status, kind, code = 413, "invalid_request_error", "body_too_large"
+
+
+class Overloaded(ApiError):
+    """Too many requests at once."""
+
+    status, kind, code, retry_after = 429, "rate_limit_error", "overloaded", 1
+
+
+class Unavailable(ApiError):
+    """A part that an answer needs (ledger, reward worker, engine) is not there now."""
+
+    status, kind, code = 503, "server_error", "unavailable"
+
+
+class SourceUnavailable(Unavailable):
+    """The base model cannot be reached."""
+
+    code = "engine_unavailable"
+
+
+class PromptRefused(BadRequest):
+    """The engine cannot take this prompt."""
+
+    code = "prompt_refused"
+
+
+def envelope(error: ApiError) -> dict[str, Any]:
+    """The body of an error response."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}

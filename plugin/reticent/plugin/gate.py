@@ -1,0 +1,89 @@
+"""The gate: an answer leaves only under a valid certificate for exactly this configuration, and if its score reaches
+the certified threshold. In any doubt it abstains, and says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from reticent.accounting.certificates import Certificate
+from reticent.accounting.fingerprint import Fingerprint, differences
+from reticent.rewards.scores.base import Score
+
+__all__ = ["Gate", "GateVerdict", "ScoreDependsOnRewards"]
+
+log = logging.getLogger(__name__)
+
+
+class ScoreDependsOnRewards(ValueError):
+    """The configured score reads the reward; the gate takes such a score only noised and charged (privacy.md, 5)."""
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """What the gate says of one answer.
+
+    Attributes:
+        accepted: the certificate covers it and its score reaches the threshold.
+        reason: why not: `no_certificate`, `certificate_expired`, `fingerprint_mismatch`, `score_below_threshold`,
+            `not_selected` (a base answer); None when accepted.
+        detail: for people: which fields differ, when it expired.
+        certificate: the certificate that was consulted.
+    """
+
+    accepted: bool
+    reason: str | None
+    detail: str | None
+    certificate: Certificate | None
+
+
+class Gate:
+    """Judges answers under a fixed set of certificates.
+
+    Args:
+        score: the score that answers are judged by. It must not depend on D.
+        certificates: valid, recomputed certificates, the preferred first.
+        clock: the time, for expiry.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        certificates: Iterable[Certificate],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        if score.depends_on_rewards:
+            raise ScoreDependsOnRewards(f"the score {score.name} depends on rewards and is not charged for here")
+        self.score = score
+        self.certificates = tuple(certificates)
+        self._clock = clock
+
+    def find(self, facts: Mapping[str, Any]) -> GateVerdict:
+        """The certificate for a configuration, or why there is none; `accepted` says that one holds now."""
+        if not self.certificates:
+            return GateVerdict(False, "no_certificate", "No certificate is installed.", None)
+        running = Fingerprint(facts)
+        fitting = [c for c in self.certificates if c.fingerprint.digest == running.digest]
+        now = self._clock()
+        for certificate in fitting:
+            if not certificate.is_expired(now):
+                return GateVerdict(True, None, None, certificate)
+        if fitting:
+            latest = max(fitting, key=lambda c: c.expires_at)
+            return GateVerdict(False, "certificate_expired", f"It expired on {latest.expires_at:%Y-%m-%d}.", latest)
+        nearest = min(self.certificates, key=lambda c: len(differences(c.fingerprint, running)))
+        fields = ", ".join(differences(nearest.fingerprint, running))
+        return GateVerdict(False, "fingerprint_mismatch", f"These differ from what was certified: {fields}.", nearest)
+
+    def judge(self, facts: Mapping[str, Any], score: float | None) -> GateVerdict:
+        """Whether an answer with this score may leave. A score that could not be computed (None) reaches nothing."""
+        found = self.find(facts)
+        if not found.accepted or found.certificate is None:
+            return found
+        if score is None or not score >= found.certificate.threshold:
+            return GateVerdict(False, "score_below_threshold", "The answer did not reach it.", found.certificate)
+        return found

@@ -1,0 +1,228 @@
+"""One request, from a plan to an answer: reserve, draw, score, select, judge, settle.
+
+Nothing that depends on a reward leaves this module before the charge is durably settled, and a failure after rewards
+were asked for costs the worst case. The whole of `answer` runs in a task of its own: a client that goes away changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reticent.accounting.ledger import Statement
+from reticent.accounting.lattice import RewardLattice
+from reticent.accounting.ledger_errors import LedgerError
+from reticent.plugin.accounts import Accounts, Exhausted
+from reticent.plugin.errors import BudgetRefused, Unavailable
+from reticent.plugin.gate import Gate, GateVerdict
+from reticent.plugin.metrics import Metrics
+from reticent.plugin.ports import Candidate, CandidateSource, RewardSource
+from reticent.plugin.resolve import Plan
+from reticent.plugin.selection.base import Selection
+from reticent.rewards.errors import WorkerError, WorkerUnavailable
+from reticent.rewards.scores.base import ScoreInputs
+
+__all__ = ["Answer", "Handler", "Session"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request came to.
+
+    Attributes:
+        plan: what was decided before.
+        chosen: the candidate that was selected, or a base sample.
+        outcome: `selected`, `base` or `abstained`.
+        verdict: the gate's.
+        score: the gate's score, None for a base answer.
+        selection: the rule's result, None for a base answer.
+        statements: the accounts after settlement, leaf first.
+    """
+
+    plan: Plan
+    chosen: Candidate
+    outcome: str
+    verdict: GateVerdict
+    score: float | None
+    selection: Selection | None
+    statements: tuple[Statement, ...]
+
+
+class Session:
+    """What a rule may do: draw, and ask for rewards as integers. Remembers whether it asked."""
+
+    def __init__(self, plan: Plan, source: CandidateSource, rewards: RewardSource, lattice: RewardLattice, m: Metrics):
+        self._plan = plan
+        self._source = source
+        self._rewards = rewards
+        self._lattice = lattice
+        self._metrics = m
+        self._drawn = 0
+        self.rewards_asked = False
+
+    async def draw(self, count: int) -> list[Candidate]:
+        """Fresh candidates; the seed's offset moves on, so that chunks differ."""
+        with self._metrics.phase_seconds.labels(phase="draw").time():
+            found = await self._source.draw(
+                self._plan.prompt, self._plan.sampling, count, salt=self._plan.caller.tenant.id, offset=self._drawn
+            )
+        self._drawn += count
+        self._metrics.candidates.inc(count)
+        return found
+
+    async def rewards(self, candidates: Sequence[Candidate]) -> list[int]:
+        """Integer rewards, one a candidate, in one batch. A failed or empty candidate has reward 0, by rule."""
+        texts = [candidate.text for candidate in candidates]
+        asked_before, self.rewards_asked = self.rewards_asked, True
+        try:
+            with self._metrics.phase_seconds.labels(phase="score").time():
+                raw = await self._rewards.score(self._plan.prompt.subject, texts)
+        except WorkerUnavailable:
+            # Nothing was sent, so this call computed nothing; an earlier one may have.
+            self.rewards_asked = asked_before
+            raise
+        return [self._lattice.quantise(reward) if text else 0 for reward, text in zip(raw, texts, strict=True)]
+
+
+class Handler:
+    """Answers requests. Holds no state between them.
+
+    Args:
+        source, rewards, accounts, gate: the parts.
+        lattice: reward scale.
+        facts: the public facts of the running configuration that no request changes (models, score).
+        seconds: how long a request may take before it is given up.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: CandidateSource,
+        rewards: RewardSource,
+        accounts: Accounts,
+        gate: Gate,
+        lattice: RewardLattice,
+        facts: Mapping[str, Any],
+        metrics: Metrics,
+        seconds: float,
+    ) -> None:
+        self._source = source
+        self._rewards = rewards
+        self._accounts = accounts
+        self._gate = gate
+        self._lattice = lattice
+        self._facts = dict(facts)
+        self._metrics = metrics
+        self._seconds = seconds
+
+    async def answer(self, plan: Plan, request_id: str) -> Answer:
+        """Answer one request under its plan.
+
+        Raises:
+            ApiError: refused or failed; the reservation was released, or forfeited if rewards had been asked for.
+        """
+        rule = plan.rule.name
+        with self._metrics.request_seconds.labels(rule=rule).time():
+            try:
+                async with asyncio.timeout(self._seconds):
+                    answer = await self._answer(plan, request_id)
+            except TimeoutError:
+                self._metrics.requests.labels(outcome="error", rule=rule).inc()
+                raise Unavailable("The request took too long and was given up.") from None
+            except BudgetRefused:
+                self._metrics.requests.labels(outcome="refused", rule=rule).inc()
+                raise
+            except BaseException:
+                self._metrics.requests.labels(outcome="error", rule=rule).inc()
+                raise
+        self._metrics.requests.labels(outcome=answer.outcome, rule=rule).inc()
+        return answer
+
+    async def _answer(self, plan: Plan, request_id: str) -> Answer:
+        try:
+            with self._metrics.phase_seconds.labels(phase="reserve").time():
+                reservation = await self._accounts.reserve(plan, request_id)
+        except Exhausted as exhausted:
+            return await self._exhausted(plan, exhausted.kind)
+        session = Session(plan, self._source, self._rewards, self._lattice, self._metrics)
+        try:
+            selection = await plan.rule.select(session)
+            with self._metrics.phase_seconds.labels(phase="gate").time():
+                score = await self._score(plan, selection)
+            verdict = self._gate.judge(self.facts(plan), score)
+            outcome = "selected" if verdict.accepted or plan.gate == "observe" else "abstained"
+            with self._metrics.phase_seconds.labels(phase="settle").time():
+                statements = await self._accounts.settle(reservation, selection, outcome)
+        except BaseException as error:
+            reason = type(error).__name__
+            await asyncio.shield(
+                self._accounts.abandon(reservation, rewards_asked=session.rewards_asked, reason=reason)
+            )
+            if isinstance(error, WorkerError):
+                self._metrics.worker_errors.inc()
+                raise Unavailable("The reward worker is not available.") from None
+            if isinstance(error, LedgerError):
+                log.error("request %s could not be settled: %s", request_id, error)
+                raise Unavailable("The privacy ledger did not take the settlement.") from None
+            raise
+        self._record(plan, selection)
+        return Answer(plan, selection.chosen, outcome, verdict, score, selection, statements)
+
+    async def _exhausted(self, plan: Plan, kind: str) -> Answer:
+        """A budget is spent: refuse, or give one base sample, for which no reward is read and nothing is charged."""
+        if plan.on_exhausted == "refuse":
+            raise BudgetRefused(f"The privacy budget of this {_SCOPE_WORDS[kind]} is spent.")
+        (sample,) = await self._source.draw(plan.prompt, plan.sampling, 1, salt=plan.caller.tenant.id, offset=0)
+        self._metrics.candidates.inc()
+        verdict = GateVerdict(False, "not_selected", "A base-model answer is covered by no certificate.", None)
+        statements = await self._accounts.statements(plan.scope)
+        return Answer(plan, sample, "base", verdict, None, None, statements)
+
+    def facts(self, plan: Plan) -> dict[str, Any]:
+        """The public facts that an answer under this plan depends on: what a certificate must have been made for."""
+        return {
+            **self._facts,
+            "selection": plan.rule.facts(),
+            "sampling": plan.sampling.facts(),
+            "prompt": {"form": plan.prompt.form, "template": plan.prompt.template},
+        }
+
+    async def _score(self, plan: Plan, selection: Selection) -> float | None:
+        """The gate's score of the chosen answer; None where it is not a number."""
+        chosen = selection.chosen
+        lift: tuple[float, ...] | None = None
+        if self._gate.score.needs_lift:
+            bare = await self._source.score_without_evidence(plan.prompt, chosen, salt=plan.caller.tenant.id)
+            if len(bare) == len(chosen.log_probabilities):
+                lift = tuple(a - b for a, b in zip(chosen.log_probabilities, bare, strict=True))
+        logs = chosen.log_probabilities
+        score = self._gate.score.compute(
+            ScoreInputs(
+                question=plan.prompt.subject.question,
+                evidence=plan.prompt.subject.evidence,
+                answer=chosen.text,
+                others=tuple(peer.text for peer in selection.peers),
+                mean_log_probability=math.fsum(logs) / len(logs) if logs else None,
+                lift_log_ratios=lift,
+            )
+        )
+        return score if math.isfinite(score) else None
+
+    def _record(self, plan: Plan, selection: Selection) -> None:
+        self._metrics.charged.labels(rule=plan.rule.name).inc(selection.charge / 1e9)
+        if selection.halting_time is not None:
+            self._metrics.halting_time.observe(selection.halting_time)
+        if not plan.rule.private:
+            log.warning("tenant %s got an answer without privacy (rule %s)", plan.caller.tenant.id, plan.rule.name)
+
+
+_SCOPE_WORDS = {"dataset": "data set", "tenant": "tenant", "user": "user"}
+
+

@@ -1,0 +1,125 @@
+"""What the handler asks of the parts around it. Each protocol says what it does not promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from reticent.rewards.ports import Subject
+
+__all__ = ["Candidate", "CandidateSource", "Prompt", "RewardSource", "SamplingParameters"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation as the base model gets it, and what it was made of.
+
+    Attributes:
+        messages: rendered chat messages (evidence already in place), each with `role` and `content`.
+        bare_messages: the same with the evidence removed and nothing else changed; None without evidence.
+        subject: what the reward model and the scores judge an answer by.
+        form: how the prompt was made (`evidence` for a single question over evidence, else `plain`).
+        template: name of the evidence template's hash, "" for `plain`.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    bare_messages: tuple[dict[str, Any], ...] | None
+    subject: Subject
+    form: str
+    template: str
+
+
+@dataclass(frozen=True)
+class SamplingParameters:
+    """How the base model samples; public, the same for every candidate of a request."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The part that a certificate is bound to (a seed changes no law, so it is left out)."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            "stop": list(self.stop),
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": [list(pair) for pair in self.logit_bias],
+        }
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One sampled answer. A failed or empty one is still a candidate: its text is empty.
+
+    Attributes:
+        text: the answer.
+        finish_reason: `stop`, `length`, or `error` for one that the engine could not finish.
+        completion_tokens: tokens drawn for it.
+        prompt_tokens: tokens of the prompt.
+        log_probabilities: base model's log-probability of each token of the answer (nats), empty where unknown.
+        tokens: the engine's token ids, empty where the source does not tell.
+    """
+
+    text: str
+    finish_reason: str
+    completion_tokens: int
+    prompt_tokens: int
+    log_probabilities: tuple[float, ...] = field(default=(), repr=False)
+    tokens: tuple[int, ...] = field(default=(), repr=False)
+
+
+class CandidateSource(Protocol):
+    """Draws candidates from the base model. Sees no reward. May fail; never retries a draw that gave candidates."""
+
+    async def draw(
+        self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
+    ) -> list[Candidate]:
+        """Draw `count` independent candidates, in draw order.
+
+        Args:
+            prompt: the conversation.
+            sampling: its parameters; with a seed, `offset` makes the draws of later chunks differ from earlier ones.
+            count: how many, at least 1.
+            salt: separates prefix caches (one per tenant).
+            offset: candidates already drawn for this request.
+
+        Raises:
+            SourceUnavailable: the engine cannot be reached or is dead.
+            PromptRefused: the engine refuses the prompt (too long, bad template); the client's fault.
+        """
+
+    async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
+        """Log-probability of each token of `answer` when the evidence is removed (one teacher-forced pass)."""
+
+    async def check(self) -> None:
+        """Raise `SourceUnavailable` unless candidates could be drawn now."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+class RewardSource(Protocol):
+    """The reward worker as the handler sees it. Rewards are bounded to [0, R] but not yet integers."""
+
+    async def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
+        """One reward a candidate, all scored in one batch.
+
+        Raises:
+            WorkerUnavailable: nothing was sent, so surely nothing was computed.
+            WorkerFailed: the request may have been received.
+        """
+
+    async def check(self) -> None:
+        """Raise `WorkerUnavailable` or `WorkerFailed` unless the worker answers its canary."""
+
+    async def close(self) -> None:
+        """Let go of connections."""

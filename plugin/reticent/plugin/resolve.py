@@ -1,0 +1,146 @@
+"""From a request and a tenant's policy to what will be done: rule, sampling, prompt, user, and what to do when not."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from reticent.plugin.errors import BadRequest, Forbidden, ModelUnknown
+from reticent.plugin.ports import Prompt, SamplingParameters
+from reticent.plugin.selection.base import Rule
+from reticent.plugin.selection.rules import NONPRIVATE, RuleBook
+from reticent.plugin.settings import PromptSettings, SamplingSettings, Settings, TenantPolicy
+from reticent.plugin.tenants import Caller
+from reticent.plugin.wire import ChatRequest, Message
+from reticent.rewards.ports import Subject
+
+__all__ = ["Plan", "render_prompt", "resolve"]
+
+_T = TypeVar("_T", bound=str)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about one answer that is decided before anything is drawn. All of it is public."""
+
+    caller: Caller
+    user: str | None
+    rule: Rule
+    prompt: Prompt
+    sampling: SamplingParameters
+    on_exhausted: Literal["base", "refuse"]
+    gate: Literal["abstain", "observe"]
+
+    @property
+    def scope(self) -> str:
+        """The ledger scope of the user, whose parents are the tenant's and the data set's."""
+        return self.caller.user_scope(self.user)
+
+
+def resolve(request: ChatRequest, caller: Caller, settings: Settings, rules: RuleBook) -> Plan:
+    """Check a request against configuration and policy.
+
+    Raises:
+        ModelUnknown, BadRequest, Forbidden: what the client asked for does not exist or is not allowed.
+    """
+    if request.model != settings.model.name:
+        raise ModelUnknown(f"The model '{request.model}' does not exist.", "model")
+    policy = caller.tenant.policy
+    extension = request.reticent
+    name = (extension.rule if extension else None) or settings.selection.rule
+    allowed = name in policy.rules or (name in NONPRIVATE and policy.allow_nonprivate)
+    if not allowed or (name in NONPRIVATE and not policy.allow_nonprivate):
+        raise Forbidden(f"Your policy does not allow the rule '{name}'.", "reticent.rule")
+    return Plan(
+        caller=caller,
+        user=request.user or request.safety_identifier,
+        rule=rules.rule(name, _candidates(request, policy, settings)),
+        prompt=render_prompt(request, settings.prompt),
+        sampling=_sampling(request, settings.sampling),
+        on_exhausted=_stricter(extension.on_exhausted if extension else None, policy.on_exhausted, "refuse"),
+        gate=_stricter(extension.gate if extension else None, policy.gate, "abstain"),
+    )
+
+
+def _candidates(request: ChatRequest, policy: TenantPolicy, settings: Settings) -> int:
+    asked = request.reticent.candidates if request.reticent else None
+    if asked is not None and request.best_of is not None and asked != request.best_of:
+        raise BadRequest("best_of and reticent.candidates differ.", "best_of")
+    count = asked or request.best_of or settings.selection.candidates
+    most = min(settings.selection.max_candidates, policy.max_candidates or settings.selection.max_candidates)
+    if count > most:
+        raise BadRequest(f"At most {most} candidates are allowed.", "reticent.candidates" if asked else "best_of")
+    return count
+
+
+def _stricter(asked: _T | None, allowed: _T, strict: _T) -> _T:
+    """What the client asked for where that is the strict choice, else what the policy says."""
+    return strict if strict in (asked, allowed) else allowed
+
+
+def _sampling(request: ChatRequest, defaults: SamplingSettings) -> SamplingParameters:
+    if request.max_tokens and request.max_completion_tokens and request.max_tokens != request.max_completion_tokens:
+        raise BadRequest("max_tokens and max_completion_tokens differ.", "max_tokens")
+    max_tokens = request.max_completion_tokens or request.max_tokens or defaults.max_tokens
+    if max_tokens > defaults.max_tokens_limit:
+        raise BadRequest(f"At most {defaults.max_tokens_limit} tokens are allowed.", "max_tokens")
+    bias = sorted((int(token), value) for token, value in (request.logit_bias or {}).items())
+    return SamplingParameters(
+        temperature=defaults.temperature if request.temperature is None else request.temperature,
+        top_p=defaults.top_p if request.top_p is None else request.top_p,
+        max_tokens=max_tokens,
+        stop=request.stop_strings,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        logit_bias=tuple(bias),
+        seed=request.seed,
+    )
+
+
+def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
+    """Put the evidence into the last user message by the configured template.
+
+    The bare prompt has the same template with `no_evidence` in the evidence's place: what evidence lift compares with.
+
+    Raises:
+        BadRequest: the conversation does not end with a user message, or that one is empty.
+    """
+    last = request.messages[-1]
+    if last.role != "user" or not last.text.strip():
+        raise BadRequest("The last message must be a user's, with text.", "messages")
+    evidence = tuple(request.reticent.evidence or ()) if request.reticent else ()
+    earlier = [_plain(message) for message in request.messages[:-1]]
+    if not evidence:
+        messages = (*earlier, _plain(last))
+        return Prompt(messages, None, Subject(last.text, last.text, ()), "plain", "")
+    joined = settings.evidence_separator.join(evidence)
+    rendered = _render(settings.evidence_template, joined, last.text)
+    bare = _render(settings.evidence_template, settings.no_evidence, last.text)
+    template = hashlib.sha256(
+        repr((settings.evidence_template, settings.evidence_separator, settings.no_evidence)).encode()
+    ).hexdigest()
+    return Prompt(
+        messages=(*earlier, {"role": "user", "content": rendered}),
+        bare_messages=(*earlier, {"role": "user", "content": bare}),
+        subject=Subject(rendered, last.text, evidence),
+        form="conversation-with-evidence" if earlier else "evidence",
+        template=template,
+    )
+
+
+def _render(template: str, evidence: str, question: str) -> str:
+    """Replace both places in one pass, so that braces in a client's text are never taken for places."""
+    before, _, rest = template.partition("{evidence}")
+    if "{question}" in before:
+        head, _, tail = before.partition("{question}")
+        return head + question + tail + evidence + rest
+    middle, _, after = rest.partition("{question}")
+    return before + evidence + middle + question + after
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    plain: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.name is not None:
+        plain["name"] = message.name
+    return plain

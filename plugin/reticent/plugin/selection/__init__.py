@@ -1,0 +1,1 @@
+"""Selection rules, one a file. `rules.build_rule` makes one from the configuration."""

@@ -1,0 +1,59 @@
+"""What every selection rule is: parameters, a worst case, and a way from candidates to the chosen one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reticent.plugin.ports import Candidate
+
+__all__ = ["Rule", "Selection", "SelectionSession"]
+
+
+class SelectionSession(Protocol):
+    """What a rule may do while it selects. It sees candidates and integer rewards, and nothing else."""
+
+    async def draw(self, count: int) -> list[Candidate]:
+        """Fresh candidates from the base model."""
+
+    async def rewards(self, candidates: Sequence[Candidate]) -> list[int]:
+        """Their rewards in granules of the lattice. From the first call on, the reservation cannot be released."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a rule released, and what that costs.
+
+    Attributes:
+        chosen: the answer.
+        peers: other candidates whose number and choice do not depend on rewards; scores may compare with them.
+        charge: realised charge in 1e-9 nat; 0 for rules that are not private, which have no charge.
+        halting_time: PrivITP's t (candidates looked at in phase 2), None for other rules. Released: it is paid for.
+        fallback: True where no candidate was accepted and one more base sample is the answer.
+    """
+
+    chosen: Candidate
+    peers: tuple[Candidate, ...]
+    charge: int
+    halting_time: int | None = None
+    fallback: bool = False
+
+
+class Rule(Protocol):
+    """A selection rule with its parameters fixed.
+
+    What the caller must guarantee: a reservation of at least `worst_case` is held before `select` asks for rewards,
+    and the charge of the selection is settled before anything of it leaves.
+    """
+
+    name: str
+    private: bool
+    worst_case: int
+    """Largest possible charge in 1e-9 nat."""
+
+    def facts(self) -> dict[str, Any]:
+        """Name and every parameter: the part of the fingerprint that this rule is."""
+
+    async def select(self, session: SelectionSession) -> Selection:
+        """Draw, score and choose."""

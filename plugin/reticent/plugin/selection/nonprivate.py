@@ -1,0 +1,73 @@
+"""The two rules without privacy: plain best-of-n, and inference-time pessimism (Huang et al. 2025).
+
+They release what the rewards say, so no charge bounds what they tell about the preferences. They run only for a
+tenant whose policy allows it, under their own names, with a warning.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from reticent.accounting.charges.privitp import PrivITP as Mechanism
+from reticent.accounting.lattice import RewardLattice
+from reticent.accounting.noise import bernoulli, uniform_index
+from reticent.plugin.selection.base import Selection, SelectionSession
+
+__all__ = ["BoN", "ITP"]
+
+
+class BoN:
+    """Best of n: the largest reward; ties are broken at random."""
+
+    name = "bon"
+    private = False
+    worst_case = 0
+
+    def __init__(self, *, candidates: int) -> None:
+        self._candidates = candidates
+
+    def facts(self) -> dict[str, Any]:
+        """Rule and parameters."""
+        return {"rule": self.name, "candidates": self._candidates}
+
+    async def select(self, session: SelectionSession) -> Selection:
+        """One draw, one batch of rewards, the maximum."""
+        candidates = await session.draw(self._candidates)
+        rewards = await session.rewards(candidates)
+        best = [i for i, reward in enumerate(rewards) if reward == max(rewards)]
+        index = best[uniform_index(len(best))]
+        return Selection(candidates[index], (*candidates[:index], *candidates[index + 1 :]), charge=0)
+
+
+class ITP:
+    """Inference-time pessimism: accept a fresh candidate with probability relu(r - λ*) / (R - λ*), at most n of them."""
+
+    name = "itp"
+    private = False
+    worst_case = 0
+
+    def __init__(self, lattice: RewardLattice, mechanism: Mechanism) -> None:
+        self._lattice = lattice
+        self._mechanism = mechanism
+
+    def facts(self) -> dict[str, Any]:
+        """Rule and parameters."""
+        return {
+            "rule": self.name,
+            "candidates": self._mechanism.candidates,
+            "regularization": self._mechanism.regularization,
+        }
+
+    async def select(self, session: SelectionSession) -> Selection:
+        """n candidates for λ*, n fresh ones for the answer, drawn together; one more base sample where none passes."""
+        n = self._mechanism.candidates
+        drawn = await session.draw(2 * n)
+        rewards = await session.rewards(drawn)
+        level = self._mechanism.normalizer(rewards[:n], self._lattice.to_units(self._mechanism.regularization))
+        for t, (candidate, reward) in enumerate(zip(drawn[n:], rewards[n:], strict=True), start=1):
+            weight = max(Fraction(0), (reward - level) / (self._lattice.units_max - level))
+            if bernoulli(float(weight)):
+                return Selection(candidate, tuple(drawn[:n]), charge=0, halting_time=t)
+        (fallback,) = await session.draw(1)
+        return Selection(fallback, tuple(drawn[:n]), charge=0, halting_time=n, fallback=True)

@@ -1,0 +1,49 @@
+"""Private best-of-n (paper "Privacy Without Regret", Algorithm 1): the largest of reward + Gumbel noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reticent.accounting.charges import privbon
+from reticent.accounting.lattice import RewardLattice
+from reticent.accounting.noise import noisy_argmax
+from reticent.plugin.selection.base import Selection, SelectionSession
+
+__all__ = ["PrivBoN"]
+
+
+class PrivBoN:
+    """Draw n candidates, release one with probability proportional to exp(reward / σ).
+
+    Args:
+        lattice: reward scale and sensitivity.
+        candidates: n ≥ 1.
+        noise_scale: σ > 0, in reward units.
+        order: α of the data set's ledger.
+    """
+
+    name = "privbon"
+    private = True
+
+    def __init__(self, lattice: RewardLattice, *, candidates: int, noise_scale: float, order: float) -> None:
+        self._lattice = lattice
+        self._mechanism = privbon.PrivBoN(
+            reward_max=lattice.reward_max,
+            sensitivity=lattice.sensitivity,
+            candidates=candidates,
+            noise_scale=noise_scale,
+        )
+        self.worst_case = self._mechanism.charge_rounded_up(order)
+        """The charge: it is the same for every outcome."""
+
+    def facts(self) -> dict[str, Any]:
+        """Rule and parameters."""
+        return {"rule": self.name, "candidates": self._mechanism.candidates, "noise_scale": self._mechanism.noise_scale}
+
+    async def select(self, session: SelectionSession) -> Selection:
+        """One draw of n, one batch of rewards, one noisy maximum."""
+        candidates = await session.draw(self._mechanism.candidates)
+        rewards = await session.rewards(candidates)
+        index = noisy_argmax(rewards, self._lattice.to_units(self._mechanism.noise_scale))
+        peers = (*candidates[:index], *candidates[index + 1 :])
+        return Selection(candidates[index], peers, self.worst_case)

@@ -1,0 +1,90 @@
+"""Private inference-time pessimism (paper "Privacy Without Regret", Algorithm 2), lazily.
+
+Phase 1 releases a noisy threshold inside the server; phase 2 draws fresh candidates chunk by chunk and stops at the
+first acceptance. The first chunk does not depend on the threshold, so it is drawn together with phase 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from reticent.accounting.charges.acceptance import AcceptanceLaw
+from reticent.accounting.charges.privitp import PrivITP as Mechanism
+from reticent.accounting.lattice import RewardLattice
+from reticent.accounting.noise import bernoulli_rarer, discrete_gaussian
+from reticent.plugin.selection.base import Selection, SelectionSession
+
+__all__ = ["PrivITP"]
+
+
+class PrivITP:
+    """Rejection sampling towards the χ²-regularised policy, with a noisy threshold and noisy acceptances.
+
+    Args:
+        lattice: reward scale and sensitivity.
+        mechanism: parameters and charges; its sensitivity is the lattice's.
+        chunk: phase-2 candidates drawn at a time; doubles from chunk to chunk. Changes speed, not the law.
+        order: α of the data set's ledger.
+    """
+
+    name = "privitp"
+    private = True
+
+    def __init__(self, lattice: RewardLattice, mechanism: Mechanism, *, chunk: int, order: float) -> None:
+        if mechanism.sensitivity != lattice.sensitivity or mechanism.reward_max != lattice.reward_max:
+            raise ValueError("the mechanism's R and Δ must be those of the lattice")
+        self._lattice = lattice
+        self._mechanism = mechanism
+        self._chunk = chunk
+        self._phase_one = mechanism.threshold_charge_rounded_up(order)
+        self.worst_case = self._phase_one + mechanism.worst_sampling_charge_supremum_rounded_up()
+        """Phase 1 and the certified supremum of phase 2 over every threshold (one-stage admission)."""
+
+    def facts(self) -> dict[str, Any]:
+        """Rule and parameters. The chunk is left out: it changes when candidates are drawn, not which law they obey."""
+        m = self._mechanism
+        return {
+            "rule": self.name,
+            "candidates": m.candidates,
+            "regularization": m.regularization,
+            "threshold_noise": m.threshold_noise,
+            "reward_noise": m.reward_noise,
+            "truncation": m.truncation,
+        }
+
+    async def select(self, session: SelectionSession) -> Selection:
+        """Phase 1 and the first chunk together, then chunk after chunk until one is accepted or n were looked at."""
+        n = self._mechanism.candidates
+        drawn = await session.draw(n + min(self._chunk, n))
+        rewards = await session.rewards(drawn)
+        threshold = self._release_threshold(rewards[:n])
+        law = self._mechanism.acceptance_law(threshold)
+        pool, pool_rewards = drawn[n:], rewards[n:]
+        looked_at, chunk = 0, self._chunk
+        while True:
+            for candidate, reward in zip(pool, pool_rewards, strict=True):
+                looked_at += 1
+                if self._accepts(law, reward):
+                    charge = self._charge(threshold, looked_at, fallback=False)
+                    return Selection(candidate, tuple(drawn[:n]), charge, halting_time=looked_at)
+            if looked_at == n:
+                (fallback,) = await session.draw(1)
+                charge = self._charge(threshold, n, fallback=True)
+                return Selection(fallback, tuple(drawn[:n]), charge, halting_time=n, fallback=True)
+            chunk = min(2 * chunk, n - looked_at)
+            pool = await session.draw(chunk)
+            pool_rewards = await session.rewards(pool)
+
+    def _release_threshold(self, rewards: list[int]) -> float:
+        """λ: the exact normaliser rounded down to a granule, plus discrete Gaussian noise, clamped."""
+        normalizer = self._mechanism.normalizer(rewards, self._lattice.to_units(self._mechanism.regularization))
+        noise = discrete_gaussian(self._lattice.to_units(self._mechanism.threshold_noise))
+        return self._mechanism.clamp(self._lattice.from_units(math.floor(normalizer) + noise))
+
+    def _accepts(self, law: AcceptanceLaw, reward: int) -> bool:
+        q = self._lattice.from_units(reward)
+        return bernoulli_rarer(law.log_accept(q), law.log_reject(q))
+
+    def _charge(self, threshold: float, halting_time: int, *, fallback: bool) -> int:
+        return self._phase_one + self._mechanism.sampling_charge_rounded_up(threshold, halting_time, fallback)

@@ -1,0 +1,64 @@
+"""From configuration to rules, made once per (rule, number of candidates) and kept."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from reticent.accounting.charges.privitp import PrivITP as Mechanism
+from reticent.accounting.lattice import RewardLattice
+from reticent.plugin.selection.base import Rule
+from reticent.plugin.selection.nonprivate import ITP, BoN
+from reticent.plugin.selection.privbon import PrivBoN
+from reticent.plugin.selection.privitp import PrivITP
+from reticent.plugin.settings import RuleName, SelectionSettings
+
+__all__ = ["NONPRIVATE", "RuleBook"]
+
+NONPRIVATE: frozenset[str] = frozenset({"bon", "itp"})
+_KEPT = 256
+
+
+class RuleBook:
+    """Every rule that the configuration allows.
+
+    Args:
+        settings: parameters.
+        lattice: reward scale and sensitivity.
+        order: α of the data set's ledger.
+    """
+
+    def __init__(self, settings: SelectionSettings, lattice: RewardLattice, order: float) -> None:
+        self._settings = settings
+        self._lattice = lattice
+        self._order = order
+        self._kept = lru_cache(maxsize=_KEPT)(self._build)
+
+    def rule(self, name: RuleName, candidates: int) -> Rule:
+        """The rule called `name` with n = `candidates`."""
+        return self._kept(name, candidates)
+
+    def _build(self, name: RuleName, candidates: int) -> Rule:
+        match name:
+            case "privbon":
+                return PrivBoN(
+                    self._lattice, candidates=candidates, noise_scale=self._settings.noise_scale, order=self._order
+                )
+            case "privitp":
+                mechanism = self._mechanism(candidates)
+                return PrivITP(self._lattice, mechanism, chunk=self._settings.privitp.chunk, order=self._order)
+            case "bon":
+                return BoN(candidates=candidates)
+            case "itp":
+                return ITP(self._lattice, self._mechanism(candidates))
+
+    def _mechanism(self, candidates: int) -> Mechanism:
+        parameters = self._settings.privitp
+        return Mechanism(
+            reward_max=self._lattice.reward_max,
+            sensitivity=self._lattice.sensitivity,
+            candidates=candidates,
+            regularization=parameters.regularization,
+            threshold_noise=parameters.threshold_noise,
+            reward_noise=parameters.reward_noise,
+            truncation=parameters.truncation,
+        )

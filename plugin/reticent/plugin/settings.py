@@ -1,0 +1,270 @@
+"""The server's configuration: one YAML file, read once; environment variables override single values.
+
+`RETICENT_LEDGER__PATH=/var/lib/ledger.db` overrides `ledger.path`, and so on: prefix `RETICENT_`, `__` between levels.
+Relative paths are taken from the folder of the YAML file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+__all__ = [
+    "BudgetSettings",
+    "ConfigurationError",
+    "PrivItpSettings",
+    "SelectionSettings",
+    "Settings",
+    "TenantPolicy",
+    "TenantSettings",
+    "load_settings",
+]
+
+RuleName = Literal["privbon", "privitp", "bon", "itp"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ConfigurationError(ValueError):
+    """The configuration cannot be used; the message names the file, the field and what is wrong with it."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BudgetSettings(_Section):
+    """A lifetime guarantee: the scope's answers together are (epsilon, delta)-private."""
+
+    epsilon: Positive
+    delta: Probability = 1e-6
+
+
+class DatasetSettings(BudgetSettings):
+    """The protected data set D. `order` is the Rényi order α of its ledger, fixed for its life."""
+
+    id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+    order: Annotated[float, Field(gt=1, allow_inf_nan=False)]
+    guarantee: Literal["dp", "probabilistic"] = "dp"
+
+
+class ModelSettings(_Section):
+    """The base model. `revision` goes into fingerprints: a commit or a hash of the weights, stated by the operator."""
+
+    name: str
+    revision: str = "unspecified"
+    upstreams: tuple[str, ...] = ()
+    upstream_key: str | None = Field(default=None, repr=False)
+
+
+class ServerSettings(_Section):
+    """Address and limits."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    max_body_bytes: Annotated[int, Field(gt=0)] = 1_000_000
+    max_messages: Annotated[int, Field(gt=0)] = 100
+    max_concurrent: Annotated[int, Field(gt=0)] = 64
+    request_seconds: Positive = 120.0
+    open_routes: tuple[str, ...] = ()
+
+
+class LedgerSettings(_Section):
+    """Where the ledger lives and how long a reservation may stay open."""
+
+    path: Path
+    lease_seconds: Positive = 300.0
+
+
+class RewardSettings(_Section):
+    """The reward worker. Δ is read from the head's certificate, or is R (`range`), or is declared with a reason."""
+
+    head: Path
+    socket: Path
+    secret_file: Path
+    managed: bool = True
+    sensitivity: Literal["certified", "range", "declared"] = "certified"
+    declared_sensitivity: Positive | None = None
+    declared_reason: str | None = None
+    timeout_seconds: Positive = 30.0
+    threads: Annotated[int, Field(ge=1)] = 2
+
+    @model_validator(mode="after")
+    def _declared_has_a_reason(self) -> RewardSettings:
+        if self.sensitivity == "declared" and not (self.declared_sensitivity and self.declared_reason):
+            raise ValueError("sensitivity: declared needs declared_sensitivity and declared_reason")
+        return self
+
+
+class PrivItpSettings(_Section):
+    """PrivITP's parameters (privacy.md, symbols): β, σ_X, σ_Z, L in reward units."""
+
+    regularization: Positive
+    threshold_noise: Positive
+    reward_noise: Positive
+    truncation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    chunk: Annotated[int, Field(ge=1)] = 8
+
+
+class SelectionSettings(_Section):
+    """Rules and their parameters. A client may lower `candidates` and choose a rule, never a noise scale."""
+
+    rule: RuleName = "privbon"
+    candidates: Annotated[int, Field(ge=1)] = 8
+    max_candidates: Annotated[int, Field(ge=1, le=4096)] = 16
+    noise_scale: Positive
+    privitp: PrivItpSettings
+
+    @model_validator(mode="after")
+    def _within_maximum(self) -> SelectionSettings:
+        if self.candidates > self.max_candidates:
+            raise ValueError("candidates exceeds max_candidates")
+        return self
+
+
+class SamplingSettings(_Section):
+    """Sampling defaults, and the most tokens that one candidate may have."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    max_tokens_limit: Annotated[int, Field(ge=1)] = 1024
+
+    @model_validator(mode="after")
+    def _within_limit(self) -> SamplingSettings:
+        if self.max_tokens > self.max_tokens_limit:
+            raise ValueError("max_tokens exceeds max_tokens_limit")
+        return self
+
+
+class PromptSettings(_Section):
+    """How evidence is rendered into the last user message; `{evidence}` and `{question}` are replaced."""
+
+    evidence_template: str = "{evidence}\n\n{question}"
+    evidence_separator: str = "\n"
+    no_evidence: str = ""
+
+    @model_validator(mode="after")
+    def _has_both_places(self) -> PromptSettings:
+        for place in ("{evidence}", "{question}"):
+            if self.evidence_template.count(place) != 1:
+                raise ValueError(f"evidence_template must contain {place} exactly once")
+        return self
+
+
+class GateSettings(_Section):
+    """The score that the gate reads and the certificate files that it may rely on."""
+
+    score: str = "self_consistency"
+    score_parameters: dict[str, float] = Field(default_factory=dict)
+    certificates: tuple[Path, ...] = ()
+
+
+class TenantPolicy(_Section):
+    """What a tenant may ask for and what it gets when its answers are not certified or its budget is spent."""
+
+    rules: tuple[RuleName, ...] = ("privbon", "privitp")
+    allow_nonprivate: bool = False
+    on_exhausted: Literal["base", "refuse"] = "refuse"
+    gate: Literal["abstain", "observe"] = "abstain"
+    max_candidates: Annotated[int, Field(ge=1)] | None = None
+
+
+class TenantSettings(_Section):
+    """A tenant: its keys (SHA-256, never the key), its lifetime budget, the budget of each of its users, its policy."""
+
+    id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+    key_sha256: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")], ...], Field(min_length=1)]
+    budget: BudgetSettings
+    user_budget: BudgetSettings
+    policy: TenantPolicy = TenantPolicy()
+
+
+class Settings(BaseSettings):
+    """The whole configuration."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RETICENT_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+    )
+
+    model: ModelSettings
+    server: ServerSettings = ServerSettings()
+    dataset: DatasetSettings
+    ledger: LedgerSettings
+    rewards: RewardSettings
+    selection: SelectionSettings
+    sampling: SamplingSettings = SamplingSettings()
+    prompt: PromptSettings = PromptSettings()
+    gate: GateSettings = GateSettings()
+    tenants: tuple[TenantSettings, ...] = ()
+    tenants_file: Path | None = None
+    operator_key_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment first, then the file (which `load_settings` passes as arguments)."""
+        return env_settings, init_settings
+
+
+_PATHS = (("ledger", "path"), ("rewards", "head"), ("rewards", "socket"), ("rewards", "secret_file"))
+
+
+def load_settings(path: Path) -> Settings:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigurationError: unreadable, not YAML, unknown or wrong fields, tenants named twice. Values are not repeated
+        in the message, because a mistyped key must not end in a log.
+    """
+    document = _read_mapping(path)
+    tenants_file = document.get("tenants_file")
+    if isinstance(tenants_file, str):
+        more = _read_mapping(path.parent / tenants_file)
+        document["tenants"] = [*(document.get("tenants") or []), *(more.get("tenants") or [])]
+        if "operator_key_sha256" in more:
+            document.setdefault("operator_key_sha256", more["operator_key_sha256"])
+    try:
+        settings = Settings(**document)
+    except ValidationError as error:
+        lines = [f"  {'.'.join(str(p) for p in e['loc']) or '(file)'}: {e['msg']}" for e in error.errors()]
+        raise ConfigurationError(f"{path}: the configuration is wrong:\n" + "\n".join(lines)) from None
+    seen: set[str] = set()
+    for tenant in settings.tenants:
+        for name in (tenant.id, *tenant.key_sha256):
+            if name in seen:
+                raise ConfigurationError(f"{path}: tenant {tenant.id}: its name or a key stands there twice")
+            seen.add(name)
+    return _resolve_paths(settings, path.parent.resolve())
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigurationError(f"{path}: is not YAML") from None
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise ConfigurationError(f"{path}: must be a mapping of sections")
+    return document
+
+
+def _resolve_paths(settings: Settings, folder: Path) -> Settings:
+    sections: dict[str, Any] = {}
+    for section, field in _PATHS:
+        current = sections.get(section, getattr(settings, section))
+        sections[section] = current.model_copy(update={field: folder / getattr(current, field)})
+    certificates = tuple(folder / path for path in settings.gate.certificates)
+    sections["gate"] = settings.gate.model_copy(update={"certificates": certificates})
+    return settings.model_copy(update=sections)

@@ -1,0 +1,184 @@
+"""The request as it comes over the wire: OpenAI's chat completion request, with the `reticent` extension.
+
+A field that nobody knows is refused rather than ignored. Fields of OpenAI's that make no difference here are accepted
+and listed in `INERT_FIELDS`; those that would make one but are not there yet are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from reticent.plugin.errors import BadRequest
+from reticent.plugin.settings import RuleName
+
+__all__ = ["INERT_FIELDS", "ChatRequest", "Extension", "Message", "StreamOptions", "TextPart", "parse_chat_request"]
+
+INERT_FIELDS = frozenset({"store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "metadata", "verbosity"})
+"""OpenAI's fields that are accepted and change nothing."""
+
+_NOT_HERE = {
+    "tools": "tools are not supported",
+    "tool_choice": "tools are not supported",
+    "parallel_tool_calls": "tools are not supported",
+    "functions": "functions are not supported",
+    "function_call": "functions are not supported",
+    "response_format": "only plain text answers are supported",
+    "logprobs": "log-probabilities are not supported",
+    "top_logprobs": "log-probabilities are not supported",
+    "audio": "only text is supported",
+    "modalities": "only text is supported",
+    "prediction": "predicted outputs are not supported",
+    "reasoning_effort": "reasoning effort is not supported",
+    "web_search_options": "web search is not supported",
+}
+_NEUTRAL: tuple[Any, ...] = (None, False, [], {"type": "text"}, ["text"], "none")
+_MAX_DEPTH_MESSAGE = "The request body is nested too deeply."
+
+MAX_NAME = 256
+_Text = Annotated[str, Field(max_length=1_000_000)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TextPart(_Strict):
+    """One part of a message's content; only text parts exist here."""
+
+    type: Literal["text"]
+    text: _Text
+
+
+class Message(_Strict):
+    """One message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Text | Annotated[list[TextPart], Field(min_length=1, max_length=1000)] | None = None
+    name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
+    refusal: _Text | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one string (an assistant's refusal counts as what it said)."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content if self.content is not None else (self.refusal or "")
+
+
+class StreamOptions(_Strict):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Extension(_Strict):
+    """The `reticent` field of a request. A client can only be stricter than its tenant's policy."""
+
+    rule: RuleName | None = None
+    candidates: Annotated[int, Field(ge=1)] | None = None
+    evidence: Annotated[list[_Text], Field(min_length=1, max_length=64)] | None = None
+    on_exhausted: Literal["base", "refuse"] | None = None
+    gate: Literal["abstain", "observe"] | None = None
+
+
+class ChatRequest(_Strict):
+    """A chat completion request, checked for form. What the configuration allows is checked by `resolve`."""
+
+    model: Annotated[str, Field(max_length=MAX_NAME)]
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    stop: (
+        Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+        | Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_NAME)]], Field(max_length=4)]
+        | None
+    ) = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    logit_bias: (
+        Annotated[
+            dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
+            Field(max_length=1024),
+        ]
+        | None
+    ) = None
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    safety_identifier: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    reticent: Extension | None = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The stop strings, as a tuple."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
+    """Read a request body.
+
+    Raises:
+        BadRequest: not JSON, unknown or wrong fields; `param` names the first one. Values are not repeated.
+    """
+    document = _load(body)
+    for name in [name for name in document if name in INERT_FIELDS]:
+        del document[name]
+    for name in [name for name in document if name in _NOT_HERE]:
+        if document[name] not in _NEUTRAL:
+            _refuse(f"{_NOT_HERE[name]} by this server.", name, "unsupported_parameter")
+        del document[name]
+    messages = document.get("messages")
+    if isinstance(messages, list) and len(messages) > max_messages:
+        _refuse(f"At most {max_messages} messages are allowed.", "messages")
+    try:
+        request = ChatRequest.model_validate(document)
+    except ValidationError as error:
+        _refuse_first(error)
+    if request.user is not None and request.safety_identifier not in (None, request.user):
+        _refuse("user and safety_identifier name different users.", "safety_identifier")
+    return request
+
+
+def _load(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body, parse_constant=_no_constant)
+    except RecursionError:
+        raise BadRequest(_MAX_DEPTH_MESSAGE) from None
+    except (ValueError, UnicodeDecodeError):
+        raise BadRequest("We could not parse the JSON body of your request.") from None
+    if not isinstance(document, dict):
+        raise BadRequest("The request body must be a JSON object.")
+    return document
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _refuse(message: str, param: str | None, code: str | None = None) -> NoReturn:
+    error = BadRequest(message, param)
+    if code is not None:
+        error.code = code
+    raise error
+
+
+def _refuse_first(error: ValidationError) -> NoReturn:
+    """Turn the first validation error into OpenAI's form: which field, what was wrong, not what was sent."""
+    first = min(error.errors(include_url=False, include_input=False), key=lambda e: len(e["loc"]))
+    # Union branches and list parts add names of types to the path; a client knows only fields and indices.
+    path = [str(p) for p in first["loc"] if isinstance(p, int) or str(p).islower()]
+    param = ".".join(p for p in path if not p.startswith(("constrained-", "list[", "function-"))) or None
+    if first["type"] == "extra_forbidden":
+        _refuse(f"Unrecognized request argument supplied: {param}", param, "unknown_parameter")
+    if first["type"] == "missing":
+        _refuse(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    _refuse(f"Invalid value for '{param}': {first['msg']}.", param)

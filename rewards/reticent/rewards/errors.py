@@ -1,0 +1,121 @@
+"""What the rewards package refuses, one class a reason. Each error carries the values that explain it.
+
+None of them carries a prompt, an answer, a weight or a reward: their texts may be logged.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "EncoderMismatch",
+    "EncoderUnavailable",
+    "HeadAltered",
+    "HeadInvalid",
+    "InvalidPairs",
+    "RewardsError",
+    "SensitivityMismatch",
+    "TrainingFailed",
+    "UnknownName",
+    "UnsafeAddress",
+    "WidthMismatch",
+    "WorkerError",
+    "WorkerFailed",
+    "WorkerUnavailable",
+]
+
+# ruff: noqa: N818  -- the names state what happened; all are RewardsError.
+
+
+class RewardsError(Exception):
+    """Base of every error of this package."""
+
+
+class UnknownName(RewardsError, LookupError):
+    """A name that no registry here knows."""
+
+    def __init__(self, kind: str, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+        self.kind = kind
+        self.name = name
+        self.known = known
+
+
+class EncoderUnavailable(RewardsError):
+    """The files of an encoder are not installed."""
+
+    def __init__(self, encoder: str, reason: str) -> None:
+        super().__init__(f"encoder {encoder!r} is not available: {reason}")
+        self.encoder = encoder
+        self.reason = reason
+
+
+class HeadInvalid(RewardsError, ValueError):
+    """A head file is not JSON of the expected form, or holds a number out of range."""
+
+
+class HeadAltered(HeadInvalid):
+    """A head's contents do not have the hash that stands in its file: it was changed by hand or damaged."""
+
+    def __init__(self, stored: str, computed: str) -> None:
+        super().__init__(f"the head was altered after training: its hash is {computed}, the file says {stored}")
+        self.stored = stored
+        self.computed = computed
+
+
+class SensitivityMismatch(HeadInvalid):
+    """The sensitivity that a head states is not the one that its own numbers give."""
+
+    def __init__(self, stored: float, computed: float) -> None:
+        super().__init__(f"the head states sensitivity {stored!r}, its numbers give {computed!r}")
+        self.stored = stored
+        self.computed = computed
+
+
+class WidthMismatch(HeadInvalid):
+    """Features of another width than the weights."""
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"the head has {expected} weights, the features have width {found}")
+        self.expected = expected
+        self.found = found
+
+
+class EncoderMismatch(HeadInvalid):
+    """The encoder at hand is not the one that the head was trained on."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f"the head was trained on encoder {expected}, this is {found}")
+        self.expected = expected
+        self.found = found
+
+
+class InvalidPairs(RewardsError, ValueError):
+    """A preference file that cannot be trained on. `line` is the 1-based line, or None for the file as a whole."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason if line is None else f"line {line}: {reason}")
+        self.reason = reason
+        self.line = line
+
+
+class TrainingFailed(RewardsError, ValueError):
+    """The minimiser was not reached, or not closely enough for the sensitivity to be certified."""
+
+
+class UnsafeAddress(RewardsError, ValueError):
+    """The worker was asked to listen, or the client to connect, somewhere else than on loopback or a Unix socket."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address!r} is neither a loopback address nor a Unix socket")
+        self.address = address
+
+
+class WorkerError(RewardsError):
+    """Base of what may go wrong between client and worker."""
+
+
+class WorkerUnavailable(WorkerError):
+    """No connection to the worker was made: surely no reward was computed, and a reservation may be released whole."""
+
+
+class WorkerFailed(WorkerError):
+    """The request may have reached the worker, and no usable rewards came back: rewards may have been computed."""

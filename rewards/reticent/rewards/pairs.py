@@ -1,0 +1,175 @@
+"""Preference pairs: JSON lines, plain or gzipped, with `prompt`, `chosen`, `rejected`, and maybe `person`, `question`,
+`evidence`. The whole file is checked before anything is trained."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from reticent.accounting.fingerprint import parse_json, sha256_hex
+
+from .encoders.base import Subject
+from .errors import InvalidPairs
+
+__all__ = ["PreferencePair", "PreferencePairs", "load_pairs", "split_by_prompt"]
+
+_FIELDS = {"prompt", "chosen", "rejected", "person", "question", "evidence"}
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """One preference: `chosen` over `rejected` as an answer to `subject`, by `person` where that is known."""
+
+    subject: Subject
+    chosen: str
+    rejected: str
+    person: str | None = None
+
+
+@dataclass(frozen=True)
+class PreferencePairs:
+    """N preferences.
+
+    Attributes:
+        rows: the pairs, at least one.
+        declared_per_person: k as the operator declares it, or None to take the largest count in the data. A count
+            from the data is itself data: declare k wherever persons are named.
+
+    Raises:
+        InvalidPairs: no rows; one person gave more than the declared k.
+    """
+
+    rows: tuple[PreferencePair, ...]
+    declared_per_person: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise InvalidPairs("there are no pairs")
+        largest = self._largest_count
+        if self.declared_per_person is not None and largest > self.declared_per_person:
+            raise InvalidPairs(f"one person gave {largest} pairs, declared are at most {self.declared_per_person}")
+
+    @property
+    def _largest_count(self) -> int:
+        """Largest number of pairs of one person; a pair without a person is a person of its own."""
+        return max(Counter(row.person for row in self.rows if row.person is not None).values(), default=1)
+
+    @property
+    def pairs_per_person(self) -> int:
+        """k of the sensitivity."""
+        return self._largest_count if self.declared_per_person is None else self.declared_per_person
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the pairs, in order. Confidential, as it confirms a guess of the data."""
+        return sha256_hex([_as_json(row) for row in self.rows])
+
+
+def load_pairs(path: Path, pairs_per_person: int | None = None) -> PreferencePairs:
+    """Read a pairs file; gzip is recognised by its first bytes, not by its name.
+
+    Raises:
+        FileNotFoundError: no such file.
+        InvalidPairs: not UTF-8 JSON lines, a missing or unknown field, an empty text, `chosen` equal to `rejected`, a
+            repeated or contradicting pair, or no pairs at all. The message names the line.
+    """
+    raw = path.read_bytes()
+    try:
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+        raise InvalidPairs(f"not a text in UTF-8, plain or gzipped: {type(error).__name__}") from error
+    rows: list[PreferencePair] = []
+    seen: dict[tuple[Subject, frozenset[str]], tuple[str, int]] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        row = _parse(line, number)
+        key = (row.subject, frozenset((row.chosen, row.rejected)))
+        if key in seen:
+            chosen, first = seen[key]
+            what = "a duplicate of" if chosen == row.chosen else "the opposite of"
+            raise InvalidPairs(f"{what} line {first}", number)
+        seen[key] = (row.chosen, number)
+        rows.append(row)
+    return PreferencePairs(tuple(rows), pairs_per_person)
+
+
+def split_by_prompt(pairs: PreferencePairs, heldout_share: float, seed: int) -> tuple[PreferencePairs, PreferencePairs]:
+    """Split into (training, held-out) so that no prompt stands on both sides; the same for the same arguments.
+
+    Prompts, not pairs, are dealt out: about `heldout_share` of the prompts, at least one on each side.
+
+    Raises:
+        InvalidPairs: fewer than two prompts.
+        ValueError: `heldout_share` outside (0, 1).
+    """
+    if not 0 < heldout_share < 1:
+        raise ValueError(f"heldout_share must lie in (0, 1): {heldout_share}")
+    prompts = sorted({row.subject.prompt for row in pairs.rows})
+    if len(prompts) < 2:
+        raise InvalidPairs("a held-out split needs at least two prompts")
+    random.Random(seed).shuffle(prompts)  # noqa: S311 - deals out data, hides nothing
+    held = set(prompts[: min(max(1, round(heldout_share * len(prompts))), len(prompts) - 1)])
+
+    def side(wanted: bool) -> PreferencePairs:
+        return replace(pairs, rows=tuple(row for row in pairs.rows if (row.subject.prompt in held) is wanted))
+
+    return side(False), side(True)
+
+
+def _parse(line: str, number: int) -> PreferencePair:
+    try:
+        value = parse_json(line)
+    except ValueError as error:
+        raise InvalidPairs("not JSON, or a repeated key", number) from error
+    if not isinstance(value, dict):
+        raise InvalidPairs("not a JSON object", number)
+    if value.keys() - _FIELDS:
+        raise InvalidPairs(f"unknown field {', '.join(sorted(value.keys() - _FIELDS))}", number)
+    prompt, chosen, rejected = (_text(value, name, number) for name in ("prompt", "chosen", "rejected"))
+    if chosen == rejected:
+        raise InvalidPairs("chosen and rejected are the same", number)
+    person = _text(value, "person", number) if value.get("person") is not None else None
+    question = _text(value, "question", number) if value.get("question") is not None else ""
+    return PreferencePair(Subject(prompt, question, _evidence(value, number)), chosen, rejected, person)
+
+
+def _text(value: Mapping[str, object], name: str, number: int) -> str:
+    text = value.get(name)
+    if not isinstance(text, str):
+        raise InvalidPairs(f"{name} is missing or no string", number)
+    if not text.strip():
+        raise InvalidPairs(f"{name} is empty", number)
+    return text
+
+
+def _evidence(value: Mapping[str, object], number: int) -> tuple[str, ...]:
+    texts = value.get("evidence")
+    if texts is None:
+        return ()
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InvalidPairs("evidence is no list of strings", number)
+    return tuple(texts)
+
+
+def _as_json(row: PreferencePair) -> Mapping[str, object]:
+    return {
+        "prompt": row.subject.prompt,
+        "question": row.subject.question,
+        "evidence": list(row.subject.evidence),
+        "chosen": row.chosen,
+        "rejected": row.rejected,
+        "person": row.person,
+    }
+
+
+def as_json_lines(rows: Iterable[PreferencePair]) -> Iterable[Mapping[str, object]]:
+    """The JSON objects of a pairs file; empty optional fields are left out."""
+    for row in rows:
+        yield {name: part for name, part in _as_json(row).items() if part not in (None, "", [])}

@@ -1,0 +1,215 @@
+"""Training of a certified head: the regularised Bradley-Terry loss, minimised to a declared gradient tolerance.
+
+F(w) = (1/N) Σ log(1 + exp(-w·d_i)) + (μ/2)‖w‖², d_i = φ⁺_i - φ⁻_i shortened to norm G at most.
+
+Shortening long differences (`pair_norm`) is worth a look: Δ is proportional to G, while w hardly changes as long as
+most differences are shorter. What a charge buys depends on the spread of w·φ over candidates divided by the movement
+2Gk/(μN), in which s does not occur: s only has to be large enough that the sigmoid does not saturate. A larger μ gives
+a larger quotient up to the point where w is the mean difference, and costs accuracy; `tradeoff.py` shows both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .encoders.base import Encoder, FeatureMatrix
+from .errors import TrainingFailed
+from .head import LinearHead, SensitivityCertificate, new_identifier
+from .pairs import PreferencePairs
+from .sensitivity import HeadFacts, movement_rounded_up
+
+__all__ = ["TrainedWeights", "encode_pairs", "pair_differences", "train_head", "train_linear_head"]
+
+DEFAULT_TOLERANCE = 1e-9
+"""τ. Newton's method ends near 1e-15; the rest is for rounding in training and serving."""
+
+_MAX_STEPS = 100
+_LARGEST_TAU_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """A computed minimiser.
+
+    Attributes:
+        weights: w, shape (d,).
+        gradient_norm: an upper bound on ‖∇F(w)‖, rounding of its own computation included. It depends on the data:
+            it is compared with the declared tolerance and never enters a sensitivity.
+        steps: Newton steps taken.
+    """
+
+    weights: NDArray[np.float64]
+    gradient_norm: float
+    steps: int
+
+
+def pair_differences(positive: FeatureMatrix, negative: FeatureMatrix, pair_norm: float = 2.0) -> NDArray[np.float64]:
+    """d_i = φ⁺_i - φ⁻_i, each shortened to L2 norm `pair_norm` at most; a rule that reads one pair only.
+
+    Raises:
+        TrainingFailed: shapes differ, no rows, a row that is not finite or is longer than 1.
+    """
+    p, m = np.asarray(positive, dtype=np.float64), np.asarray(negative, dtype=np.float64)
+    if p.shape != m.shape or p.ndim != 2 or not p.size:
+        raise TrainingFailed(f"features must be two matrices of one shape, with rows: {p.shape}, {m.shape}")
+    for rows in (p, m):
+        if not float(np.max(np.sum(rows * rows, axis=1))) <= 1.0:
+            raise TrainingFailed("a row of features is not finite or is longer than 1")
+    if not 0 < pair_norm <= 2:
+        raise TrainingFailed(f"pair_norm must lie in (0, 2]: {pair_norm}")
+    d = p - m
+    norms = np.sqrt(np.sum(d * d, axis=1))
+    # The last factor keeps rounding below G.
+    factors = np.where(norms > pair_norm * (1 - 1e-12), pair_norm / np.maximum(norms, 1e-300) * (1 - 1e-12), 1.0)
+    return np.asarray(d * factors[:, None], dtype=np.float64)
+
+
+def train_head(
+    positive: FeatureMatrix,
+    negative: FeatureMatrix,
+    regularization: float,
+    *,
+    pair_norm: float = 2.0,
+    gradient_tolerance: float = DEFAULT_TOLERANCE,
+    pairs_per_person: int = 1,
+) -> TrainedWeights:
+    """Minimise F by Newton's method with step halving, in float64.
+
+    Args:
+        positive, negative: features of preferred and other answers, shape (N, d), rows of norm at most 1.
+        regularization: μ > 0.
+        pair_norm: G in (0, 2].
+        gradient_tolerance: τ, declared. The gradient reached must be at most τ/2; the other half covers rounding
+            when the head is used (`LinearHead.rounding_is_covered`).
+        pairs_per_person: k, read only to judge whether τ matters.
+
+    Raises:
+        TrainingFailed: bad features, μ not positive, a τ that matters (2τ/μ above 1 % of 2Gk/(μN)), or the tolerance
+            was not reached.
+    """
+    if not (math.isfinite(regularization) and regularization > 0):
+        raise TrainingFailed(f"regularization must be positive: {regularization}")
+    d = pair_differences(positive, negative, pair_norm)
+    if gradient_tolerance > _LARGEST_TAU_SHARE * pair_norm * pairs_per_person / len(d):
+        raise TrainingFailed(
+            f"gradient_tolerance {gradient_tolerance} would be more than 1 % of the sensitivity's other term: "
+            f"at most {_LARGEST_TAU_SHARE * pair_norm * pairs_per_person / len(d):.3g} here"
+        )
+    w = np.zeros(d.shape[1])
+    for step in range(_MAX_STEPS + 1):
+        bound = _gradient_norm_rounded_up(d, w, regularization)
+        if bound <= gradient_tolerance / 2:
+            return TrainedWeights(w, bound, step)
+        w = w + _newton_step(d, w, regularization)
+    raise TrainingFailed(f"gradient norm {bound:.3g} after {_MAX_STEPS} steps, wanted {gradient_tolerance / 2:.3g}")
+
+
+def train_linear_head(
+    pairs: PreferencePairs,
+    encoder: Encoder,
+    regularization: float,
+    scale: float,
+    *,
+    reward_max: float = 1.0,
+    pair_norm: float = 2.0,
+    gradient_tolerance: float = DEFAULT_TOLERANCE,
+    features: tuple[FeatureMatrix, FeatureMatrix] | None = None,
+) -> LinearHead:
+    """Train a head with its certificate.
+
+    Args:
+        pairs: the preference data; its `pairs_per_person` is k.
+        encoder: frozen, not fitted on this data.
+        regularization, scale, reward_max, pair_norm, gradient_tolerance: μ, s, R, G, τ. All are declared; choosing
+            them by looking at accuracy on the same data is a leak that the certificate does not count.
+        features: what `encode_pairs(pairs, encoder)` gave, where the caller has it already.
+
+    Raises:
+        TrainingFailed: as `train_head`.
+    """
+    positive, negative = encode_pairs(pairs, encoder) if features is None else features
+    facts = HeadFacts(
+        pairs=len(pairs.rows),
+        pairs_per_person=pairs.pairs_per_person,
+        regularization=regularization,
+        pair_norm=pair_norm,
+        gradient_tolerance=gradient_tolerance,
+        scale=scale,
+        reward_max=reward_max,
+    )
+    if len(positive) != facts.pairs:
+        raise TrainingFailed(f"{len(positive)} rows of features for {facts.pairs} pairs")
+    if not math.isfinite(movement_rounded_up(facts)):
+        raise TrainingFailed("the sensitivity is not finite")
+    trained = train_head(
+        positive,
+        negative,
+        regularization,
+        pair_norm=pair_norm,
+        gradient_tolerance=gradient_tolerance,
+        pairs_per_person=facts.pairs_per_person,
+    )
+    return LinearHead(
+        weights=tuple(float(x) for x in trained.weights),
+        encoder=encoder.name,
+        encoder_revision=encoder.revision,
+        certificate=SensitivityCertificate.of(facts, pairs.sha256),
+        identifier=new_identifier(),
+    )
+
+
+def encode_pairs(pairs: PreferencePairs, encoder: Encoder) -> tuple[FeatureMatrix, FeatureMatrix]:
+    """Features of the preferred and of the other answers, each of shape (N, d).
+
+    One row of the data is encoded at a time: the rows of a larger batch depend on each other in the last bits, and a
+    replaced pair would then move all of them, which the sensitivity does not count.
+    """
+    positive = np.zeros((len(pairs.rows), encoder.dimension))
+    negative = np.zeros_like(positive)
+    for i, row in enumerate(pairs.rows):
+        positive[i], negative[i] = encoder.encode([(row.subject, row.chosen), (row.subject, row.rejected)])
+    return positive, negative
+
+
+def _newton_step(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
+    n = len(d)
+    p = _wrong_way(d @ w)
+    gradient = -(d.T @ p) / n + mu * w
+    hessian = (d.T * (p * (1 - p))) @ d / n + mu * np.eye(len(w))
+    step = -np.linalg.solve(hessian, gradient)
+    slope = float(gradient @ step)
+    start = _objective(d, w, mu)
+    t = 1.0
+    # Near the minimum the decrease drowns in rounding; a full step is right there.
+    while t > 1e-6 and _objective(d, w + t * step, mu) > start + 1e-4 * t * slope + 1e-13:
+        t /= 2
+    return np.asarray(t * step, dtype=np.float64)
+
+
+def _wrong_way(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """σ(-z), with an absolute error of a few units in the last place of 1 and no overflow."""
+    return np.asarray(0.5 * (1.0 - np.tanh(z / 2)), dtype=np.float64)
+
+
+def _objective(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> float:
+    return float(np.mean(np.logaddexp(0.0, -(d @ w)))) + mu / 2 * float(w @ w)
+
+
+def _gradient_norm_rounded_up(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> float:
+    """An upper bound on ‖∇F(w)‖ for the exact F, computed in float64.
+
+    Sums over the N pairs are exact up to one rounding (`math.fsum`), so what errs is each term: z_i = w·d_i by at
+    most (d + 1)·u·‖w‖G, σ by a quarter of that and 4u, each product by u; in all below
+    ((d + 8)(1 + ‖w‖) + 16)·u·G ≤ 2((d + 8)(1 + ‖w‖) + 16)·u for every term's norm, hence for their mean's.
+    """
+    n, dimension = d.shape
+    p = _wrong_way(d @ w)
+    columns = [math.fsum((p * d[:, j]).tolist()) / n for j in range(dimension)]
+    gradient = [mu * float(wj) - c for wj, c in zip(w, columns, strict=True)]
+    norm_w = math.sqrt(math.fsum(float(x) ** 2 for x in w))
+    rounding = 2 * ((dimension + 8) * (1 + norm_w) + 16) * 2.0**-53 + 4 * mu * norm_w * 2.0**-53
+    return math.sqrt(math.fsum(g * g for g in gradient)) * (1 + 1e-12) + rounding

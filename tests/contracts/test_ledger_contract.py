@@ -1,0 +1,490 @@
+"""What every store of the ledger must do. A new store inherits `LedgerContract` and provides `ledger`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reticent.accounting import ledger_errors as errors
+from reticent.accounting.ledger import MAX_AMOUNT, Dataset, dataset_scope, tenant_scope, user_scope
+from reticent.accounting.store import SqliteLedger
+
+DATASET = dataset_scope("demo")
+ACME = tenant_scope("demo", "acme")
+ZETA = tenant_scope("demo", "zeta")
+ALICE = user_scope("demo", "acme", "alice")
+BOB = user_scope("demo", "acme", "bob")
+FIGURES: dict[str, Any] = {"epsilon": 1.0, "delta": 0.01, "overhead": 1000}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_us = 1_700_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_us
+
+    def advance(self, seconds: float) -> None:
+        self.now_us += int(seconds * 1e6)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def open_demo(ledger: Any) -> None:
+    """Data set 1000, tenants 600 and 600, users 500 and 500."""
+    ledger.open_dataset("demo", 3.5, "dp")
+    for scope_id, granted in ((DATASET, 1000), (ACME, 600), (ZETA, 600), (ALICE, 500), (BOB, 500)):
+        ledger.open_scope(scope_id, granted=granted, **FIGURES)
+
+
+def reserve(ledger: Any, name: str, worst_case: int, scope_id: str = ALICE, **changes: Any) -> Any:
+    arguments = {"lease_seconds": 60, "owner": "host-1", "details": {"rule": "privbon", "candidates": 8}}
+    return ledger.reserve(name, scope_id, worst_case, **(arguments | changes))
+
+
+def balances(ledger: Any) -> dict[str, tuple[int, int]]:
+    return {s.scope_id: (s.spent, s.reserved) for s in ledger.list_scopes()}
+
+
+class LedgerContract:
+    """Inherited by one `Test...` class a store."""
+
+    @pytest.fixture
+    def ledger(self) -> Any:
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def audited(self, ledger: Any) -> Iterator[None]:
+        """Every test ends with the independent auditor, unless it closed the ledger."""
+        open_demo(ledger)
+        yield
+        assert ledger.verify().findings == ()
+
+    def refuses(self, ledger: Any, error: type[Exception], call: Callable[[], object]) -> Any:
+        """The call raises, and neither the journal nor a balance moved."""
+        before = (ledger.head(), ledger.list_scopes(), ledger.open_reservations())
+        with pytest.raises(error) as caught:
+            call()
+        assert (ledger.head(), ledger.list_scopes(), ledger.open_reservations()) == before
+        return caught.value
+
+    # Opening
+
+    def test_an_existing_data_set_is_found_as_it_was(self, ledger: Any) -> None:
+        head = ledger.head()
+        opened = ledger.open_dataset("demo", 3.5, "dp")
+        assert opened.existed
+        assert opened.value == ledger.dataset("demo") == Dataset("demo", 3.5, "dp")
+        assert ledger.head() == head
+
+    def test_a_data_set_keeps_its_order_and_guarantee(self, ledger: Any) -> None:
+        error = self.refuses(ledger, errors.DatasetConflict, lambda: ledger.open_dataset("demo", 3.6, "dp"))
+        assert (error.field, error.existing, error.requested) == ("order", "3.5", "3.6")
+        almost = math.nextafter(3.5, 4)
+        self.refuses(ledger, errors.DatasetConflict, lambda: ledger.open_dataset("demo", almost, "dp"))
+        error = self.refuses(ledger, errors.DatasetConflict, lambda: ledger.open_dataset("demo", 3.5, "probabilistic"))
+        assert error.field == "guarantee"
+
+    def test_an_order_is_kept_to_its_last_bit(self, ledger: Any) -> None:
+        order = math.nextafter(1.1, 2)
+        ledger.open_dataset("other", order, "probabilistic")
+        assert ledger.dataset("other").order == order
+
+    def test_an_existing_scope_keeps_its_figures(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        before, head = ledger.statement(ACME), ledger.head()
+        opened = ledger.open_scope(ACME, epsilon=9.0, delta=0.5, overhead=1, granted=10**9)
+        assert (opened.existed, opened.value) == (True, before)
+        assert (ledger.statement(ACME), ledger.head()) == (before, head)
+        assert not ledger.open_scope(user_scope("demo", "acme", "new"), granted=1, **FIGURES).existed
+
+    def test_a_scope_needs_its_parent_and_its_data_set(self, ledger: Any) -> None:
+        orphan = user_scope("demo", "nobody", "x")
+        error = self.refuses(ledger, errors.UnknownScope, lambda: ledger.open_scope(orphan, granted=1, **FIGURES))
+        assert error.scope_id == tenant_scope("demo", "nobody")
+        root = dataset_scope("missing")
+        self.refuses(ledger, errors.UnknownDataset, lambda: ledger.open_scope(root, granted=1, **FIGURES))
+
+    def test_a_budget_whose_overhead_was_not_taken_off_is_refused(self, ledger: Any) -> None:
+        name = tenant_scope("demo", "gross")
+        figures = {"epsilon": 0.3, "delta": 0.01, "overhead": 10**8}
+        self.refuses(ledger, errors.InvalidAmount, lambda: ledger.open_scope(name, granted=3 * 10**8, **figures))
+        self.refuses(ledger, errors.InvalidAmount, lambda: ledger.open_scope(name, granted=2 * 10**8 + 1, **figures))
+        assert ledger.open_scope(name, granted=2 * 10**8, **figures).value.guaranteed == 3 * 10**8
+
+    def test_a_grant_adds_to_what_remains(self, ledger: Any) -> None:
+        before = ledger.statement(ACME)
+        after = ledger.grant(ACME, 50, reason="renewal 2031", actor="officer")
+        assert after == ledger.statement(ACME)
+        assert (after.granted, after.remaining) == (before.granted + 50, before.remaining + 50)
+        assert after.guaranteed == before.guaranteed + 50
+        assert ledger.statement(DATASET).granted == 1000
+        self.refuses(ledger, errors.InvalidAmount, lambda: ledger.grant(ACME, MAX_AMOUNT, reason="a", actor="b"))
+
+    # Reserving
+
+    def test_a_reservation_is_held_in_all_nested_scopes(self, ledger: Any) -> None:
+        made = reserve(ledger, "r", 100)
+        assert made.scope_ids == (ALICE, ACME, DATASET)
+        assert made == ledger.reservation("r")
+        assert ledger.open_reservations() == (made,)
+        assert balances(ledger) == {DATASET: (0, 100), ACME: (0, 100), ZETA: (0, 0), ALICE: (0, 100), BOB: (0, 0)}
+        assert [s.open for s in ledger.statements(ALICE)] == [1, 1, 1]
+
+    @pytest.mark.parametrize(
+        ("held", "asked", "scope_id", "available"),
+        [((), 501, ALICE, 500), (((BOB, 200),), 401, ACME, 400), (((BOB, 200), (ZETA, 600)), 201, DATASET, 200)],
+    )
+    def test_the_first_scope_that_has_too_little_refuses(
+        self, ledger: Any, held: tuple[tuple[str, int], ...], asked: int, scope_id: str, available: int
+    ) -> None:
+        for k, (other, amount) in enumerate(held):
+            reserve(ledger, f"held-{k}", amount, other)
+        error = self.refuses(ledger, errors.BudgetExhausted, lambda: reserve(ledger, "r", asked))
+        kind = scope_id.partition(":")[0]
+        assert (error.scope_id, error.scope_kind, error.available, error.requested) == (
+            scope_id,
+            kind,
+            available,
+            asked,
+        )
+        assert reserve(ledger, "r", asked - 1).worst_case == asked - 1
+
+    def test_two_tenants_do_not_touch_each_other(self, ledger: Any) -> None:
+        reserve(ledger, "r", 500)
+        before = ledger.statement(ZETA)
+        ledger.settle("r", 500)
+        assert ledger.statement(ZETA) == before
+        assert ledger.statement(DATASET).remaining == 500
+
+    def test_a_tenant_may_reserve_without_a_user(self, ledger: Any) -> None:
+        assert reserve(ledger, "r", 600, ACME).scope_ids == (ACME, DATASET)
+
+    def test_reserving_again_with_the_same_arguments_changes_nothing(self, ledger: Any, clock: Clock) -> None:
+        made, head = reserve(ledger, "r", 100), ledger.head()
+        clock.advance(10)
+        assert reserve(ledger, "r", 100) == made
+        ledger.raise_reservation("r", 150)
+        assert reserve(ledger, "r", 100).worst_case == 150
+        assert ledger.head().seq == head.seq + 1
+
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"worst_case": 99}, "worst_case"),
+            ({"scope_id": BOB}, "scopes"),
+            ({"owner": "host-2"}, "owner"),
+            ({"lease_seconds": 61}, "lease_us"),
+            ({"details": {"rule": "privitp", "candidates": 8}}, "details"),
+            ({"scored": True}, "scored"),
+        ],
+    )
+    def test_reserving_again_with_another_argument_conflicts(
+        self, ledger: Any, changes: dict[str, Any], field: str
+    ) -> None:
+        reserve(ledger, "r", 100)
+        error = self.refuses(
+            ledger, errors.ReservationConflict, lambda: reserve(ledger, "r", **({"worst_case": 100} | changes))
+        )
+        assert error.fields == (field,)
+
+    def test_a_closed_reservation_is_not_handed_out_again(self, ledger: Any) -> None:
+        closings: tuple[tuple[str, Callable[[], object], type[errors.ReservationClosed]], ...] = (
+            ("settled", lambda: ledger.settle("settled", 1), errors.AlreadySettled),
+            ("released", lambda: ledger.release("released", owner="host-1", reason="x"), errors.AlreadyReleased),
+            ("forfeited", lambda: ledger.forfeit("forfeited", reason="x"), errors.AlreadyForfeited),
+        )
+        for name, close, error in closings:
+            reserve(ledger, name, 10)
+            close()
+            self.refuses(ledger, error, partial(reserve, ledger, name, 10))
+
+    # Raising
+
+    def test_a_raise_takes_the_difference_and_marks_scored(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        raised = ledger.raise_reservation("r", 250)
+        assert (raised.worst_case, raised.scored) == (250, True)
+        assert balances(ledger)[ALICE] == balances(ledger)[DATASET] == (0, 250)
+        head = ledger.head()
+        assert ledger.raise_reservation("r", 250) == raised
+        assert ledger.head() == head
+        assert ledger.settle("r", 250).charge == 250
+
+    def test_a_raise_that_does_not_fit_leaves_the_reservation_open(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        error = self.refuses(ledger, errors.BudgetExhausted, lambda: ledger.raise_reservation("r", 501))
+        assert (error.scope_id, error.available, error.requested) == (ALICE, 400, 401)
+        self.refuses(ledger, errors.InvalidAmount, lambda: ledger.raise_reservation("r", 99))
+        assert ledger.settle("r", 100).state == "settled"
+
+    # Settling
+
+    def test_a_settlement_returns_what_was_not_charged(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        closed = ledger.settle("r", 30, details={"halting_time": 3, "fallback": "no"})
+        assert (closed.state, closed.charge, closed.worst_case) == ("settled", 30, 100)
+        assert closed == ledger.reservation("r")
+        assert [(s.spent, s.reserved, s.open, s.settled) for s in ledger.statements(ALICE)] == [(30, 0, 0, 1)] * 3
+        assert ledger.open_reservations() == ()
+
+    def test_a_settlement_may_be_free_or_the_whole_worst_case(self, ledger: Any) -> None:
+        for name, charge in (("free", 0), ("dear", 100)):
+            reserve(ledger, name, 100)
+            assert ledger.settle(name, charge).charge == charge
+        assert ledger.statement(DATASET).spent == 100
+        reserve(ledger, "nothing", 0)
+        assert ledger.settle("nothing", 0).charge == 0
+
+    def test_settlement_never_exceeds_its_reservation(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        error = self.refuses(ledger, errors.SettlementExceedsReservation, lambda: ledger.settle("r", 101))
+        assert (error.charge, error.reserved) == (101, 100)
+
+    @pytest.mark.parametrize("charge", [30, 31])
+    def test_nothing_is_settled_twice(self, ledger: Any, charge: int) -> None:
+        reserve(ledger, "r", 100)
+        ledger.settle("r", 30)
+        error = self.refuses(ledger, errors.AlreadySettled, lambda: ledger.settle("r", charge))
+        assert error.charge == 30
+
+    def test_nothing_happens_to_a_closed_reservation(self, ledger: Any) -> None:
+        closings: dict[str, tuple[Callable[[str], object], type[errors.ReservationClosed]]] = {
+            "settled": (lambda name: ledger.settle(name, 1), errors.AlreadySettled),
+            "released": (lambda name: ledger.release(name, owner="host-1", reason="x"), errors.AlreadyReleased),
+            "forfeited": (lambda name: ledger.forfeit(name, reason="x"), errors.AlreadyForfeited),
+        }
+        others: list[Callable[[str], object]] = [close for close, _ in closings.values()]
+        others += [
+            lambda name: ledger.raise_reservation(name, 20),
+            ledger.mark_scored,
+            lambda name: ledger.extend_lease(name, 600),
+        ]
+        for name, (close, error) in closings.items():
+            reserve(ledger, name, 10)
+            close(name)
+            for other in others:
+                self.refuses(ledger, error, partial(other, name))
+        assert ledger.statement(ALICE).spent == 11
+
+    # Releasing and forfeiting
+
+    def test_a_release_returns_everything(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        closed = ledger.release("r", owner="host-1", reason="worker is down")
+        assert (closed.state, closed.charge) == ("released", 0)
+        assert balances(ledger)[ALICE] == balances(ledger)[DATASET] == (0, 0)
+        assert [s.released for s in ledger.statements(ALICE)] == [1, 1, 1]
+
+    def test_only_the_owner_releases(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        error = self.refuses(
+            ledger, errors.ReleaseRefused, lambda: ledger.release("r", owner="host-2", reason="not mine")
+        )
+        assert error.reason == "owner"
+
+    def test_nothing_is_released_once_it_was_scored(self, ledger: Any) -> None:
+        reserve(ledger, "marked", 10)
+        assert ledger.mark_scored("marked").scored
+        reserve(ledger, "raised", 10)
+        ledger.raise_reservation("raised", 10)
+        reserve(ledger, "at-once", 10, scored=True)
+        for name in ("marked", "raised", "at-once"):
+            error = self.refuses(
+                ledger,
+                errors.ReleaseRefused,
+                partial(ledger.release, name, owner="host-1", reason="x"),
+            )
+            assert error.reason == "scored"
+        head = ledger.head()
+        ledger.mark_scored("marked")
+        assert ledger.head() == head
+
+    def test_a_forfeit_spends_the_worst_case(self, ledger: Any) -> None:
+        reserve(ledger, "r", 100)
+        ledger.raise_reservation("r", 120)
+        closed = ledger.forfeit("r", reason="worker died")
+        assert (closed.state, closed.charge) == ("forfeited", 120)
+        assert [(s.spent, s.reserved, s.forfeited) for s in ledger.statements(ALICE)] == [(120, 0, 1)] * 3
+
+    def test_expired_leases_are_forfeited_and_others_are_not(self, ledger: Any, clock: Clock) -> None:
+        reserve(ledger, "short", 10, lease_seconds=5)
+        reserve(ledger, "scored", 20, lease_seconds=5, scored=True)
+        reserve(ledger, "long", 40, lease_seconds=50)
+        assert ledger.forfeit_expired() == ()
+        clock.advance(5)
+        late = ledger.forfeit_expired()
+        assert {(r.reservation_id, r.state, r.charge) for r in late} == {
+            ("short", "forfeited", 10),
+            ("scored", "forfeited", 20),
+        }
+        assert balances(ledger)[DATASET] == (30, 40)
+        self.refuses(ledger, errors.AlreadyForfeited, lambda: ledger.settle("short", 1))
+        assert len(ledger.forfeit_expired(clock.now_us + 10**9)) == 1
+
+    def test_many_expired_leases_are_all_forfeited(self, ledger: Any, clock: Clock) -> None:
+        for k in range(300):
+            reserve(ledger, f"r-{k}", 1)
+        clock.advance(61)
+        assert len(ledger.forfeit_expired()) == 300
+        assert balances(ledger)[ALICE] == (300, 0)
+
+    def test_an_expired_lease_that_nobody_forfeited_can_be_settled(self, ledger: Any, clock: Clock) -> None:
+        reserve(ledger, "r", 10, lease_seconds=5)
+        clock.advance(100)
+        assert ledger.settle("r", 3).charge == 3
+        assert ledger.forfeit_expired() == ()
+
+    def test_a_lease_can_be_extended_but_not_shortened(self, ledger: Any, clock: Clock) -> None:
+        made = reserve(ledger, "r", 10, lease_seconds=60)
+        assert ledger.extend_lease("r", 30) == made
+        clock.advance(40)
+        assert ledger.extend_lease("r", 30).expires_us == clock.now_us + 30_000_000
+        clock.advance(29)
+        assert ledger.forfeit_expired() == ()
+
+    def test_a_clock_that_falls_back_refunds_nothing(self, ledger: Any, clock: Clock) -> None:
+        reserve(ledger, "r", 10, lease_seconds=5)
+        clock.advance(-3600)
+        assert ledger.forfeit_expired() == ()
+        assert balances(ledger)[ALICE] == (0, 10)
+        reserve(ledger, "s", 10, lease_seconds=5)
+        clock.advance(6)
+        assert [r.reservation_id for r in ledger.forfeit_expired()] == ["s"]
+
+    # Bad input
+
+    @pytest.mark.parametrize("bad", [-1, True, 1.0, math.nan, 2**62 + 1, 2**200, "1", None])
+    def test_an_amount_that_is_not_one_is_refused(self, ledger: Any, bad: Any) -> None:
+        reserve(ledger, "r", 10)
+        new = user_scope("demo", "acme", "new")
+        calls: list[Callable[[], object]] = [
+            lambda: reserve(ledger, "bad", bad),
+            lambda: ledger.settle("r", bad),
+            lambda: ledger.raise_reservation("r", bad),
+            lambda: ledger.grant(ACME, bad, reason="a", actor="b"),
+            lambda: ledger.open_scope(new, epsilon=1.0, delta=0.1, overhead=0, granted=bad),
+            lambda: ledger.open_scope(new, epsilon=1.0, delta=0.1, overhead=bad, granted=0),
+        ]
+        for call in calls:
+            self.refuses(ledger, errors.InvalidAmount, call)
+        self.refuses(ledger, errors.InvalidAmount, lambda: ledger.grant(ACME, 0, reason="a", actor="b"))
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0, True, "1", None, 10**400])
+    def test_a_number_out_of_range_is_refused(self, ledger: Any, bad: Any) -> None:
+        new = user_scope("demo", "acme", "new")
+        calls: list[Callable[[], object]] = [
+            lambda: ledger.open_dataset("new", bad, "dp"),
+            lambda: ledger.open_scope(new, epsilon=bad, delta=0.1, overhead=0, granted=0),
+            lambda: ledger.open_scope(new, epsilon=1.0, delta=bad, overhead=0, granted=0),
+            lambda: reserve(ledger, "bad", 1, lease_seconds=bad),
+        ]
+        for call in calls:
+            self.refuses(ledger, errors.InvalidArgument, call)
+        self.refuses(ledger, errors.InvalidArgument, lambda: ledger.open_dataset("new", 1.0, "dp"))
+        self.refuses(ledger, errors.InvalidArgument, lambda: ledger.open_dataset("new", 2.0, "pure"))
+
+    @pytest.mark.parametrize("bad", ["", "x" * 129, "a b", "a\n", "é", 7, None])
+    def test_an_id_that_is_not_one_is_refused(self, ledger: Any, bad: Any) -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: reserve(ledger, bad, 1),
+            lambda: reserve(ledger, "bad", 1, owner=bad),
+            lambda: ledger.settle(bad, 1),
+            lambda: ledger.raise_reservation(bad, 1),
+            lambda: ledger.mark_scored(bad),
+            lambda: ledger.forfeit(bad, reason="x"),
+            lambda: ledger.release(bad, owner="o", reason="x"),
+            lambda: ledger.reservation(bad),
+            lambda: ledger.open_dataset(bad, 2.0, "dp"),
+            lambda: reserve(ledger, "bad", 1, bad),
+            lambda: ledger.statement(bad),
+            lambda: ledger.grant(bad, 1, reason="a", actor="b"),
+        ]
+        for call in calls:
+            self.refuses(ledger, errors.InvalidArgument, call)
+
+    @pytest.mark.parametrize("bad", ["", "x" * 513, "a\x00b", "a\nb", "\ud800", 7, None])
+    def test_a_reason_that_is_not_one_is_refused(self, ledger: Any, bad: Any) -> None:
+        reserve(ledger, "r", 10)
+        calls: list[Callable[[], object]] = [
+            lambda: ledger.grant(ACME, 1, reason=bad, actor="b"),
+            lambda: ledger.grant(ACME, 1, reason="a", actor=bad),
+            lambda: ledger.forfeit("r", reason=bad),
+            lambda: ledger.release("r", owner="host-1", reason=bad),
+        ]
+        for call in calls:
+            self.refuses(ledger, errors.InvalidArgument, call)
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            {"x": math.nan},
+            {"x": math.inf},
+            {"x": True},
+            {"x": None},
+            {"x": [1]},
+            {"x": 2**63},
+            {"x": "a\nb"},
+            {"x": "\udc00"},
+            {"x": ""},
+            {"X": 1},
+            {"": 1},
+            {1: 1},
+            {f"k{k}": k for k in range(33)},
+            [("x", 1)],
+            "x",
+        ],
+    )
+    def test_details_that_are_not_public_facts_are_refused(self, ledger: Any, bad: Any) -> None:
+        reserve(ledger, "r", 10)
+        self.refuses(ledger, errors.InvalidArgument, lambda: reserve(ledger, "bad", 1, details=bad))
+        self.refuses(ledger, errors.InvalidArgument, lambda: ledger.settle("r", 1, details=bad))
+
+    def test_what_is_not_there_is_named(self, ledger: Any) -> None:
+        nobody = user_scope("demo", "acme", "nobody")
+        for call in (
+            lambda: reserve(ledger, "r", 1, nobody),
+            lambda: ledger.statement(nobody),
+            lambda: ledger.grant(nobody, 1, reason="a", actor="b"),
+        ):
+            assert self.refuses(ledger, errors.UnknownScope, call).scope_id == nobody
+        for call in (
+            lambda: ledger.settle("nothing", 1),
+            lambda: ledger.raise_reservation("nothing", 1),
+            lambda: ledger.mark_scored("nothing"),
+            lambda: ledger.extend_lease("nothing", 1),
+            lambda: ledger.release("nothing", owner="o", reason="x"),
+            lambda: ledger.forfeit("nothing", reason="x"),
+            lambda: ledger.reservation("nothing"),
+        ):
+            assert self.refuses(ledger, errors.UnknownReservation, call).reservation_id == "nothing"
+        assert self.refuses(ledger, errors.UnknownDataset, lambda: ledger.dataset("x")).dataset_id == "x"
+
+    def test_a_details_value_comes_back_from_an_equal_request_only(self, ledger: Any) -> None:
+        facts = {"sigma": 0.1 + 0.2, "rule": "privitp é \u2028", "low": -(2**63), "zero": 0}
+        made = reserve(ledger, "r", 1, details=facts)
+        assert reserve(ledger, "r", 1, details=dict(reversed(facts.items()))) == made
+        self.refuses(
+            ledger, errors.ReservationConflict, lambda: reserve(ledger, "r", 1, details=facts | {"sigma": 0.3})
+        )
+
+    def test_reads_of_a_chain_are_leaf_first(self, ledger: Any) -> None:
+        assert [s.kind for s in ledger.statements(ALICE)] == ["user", "tenant", "dataset"]
+        assert [s.parent for s in ledger.statements(ALICE)] == [ACME, DATASET, None]
+        assert [s.scope_id for s in ledger.list_scopes()] == [DATASET, ACME, ZETA, ALICE, BOB]
+
+
+class TestSqliteLedger(LedgerContract):
+    @pytest.fixture
+    def ledger(self, tmp_path: Path, clock: Clock) -> Iterator[SqliteLedger]:
+        opened = SqliteLedger(tmp_path / "ledger.db", create=True, clock_us=clock)
+        yield opened
+        opened.close()

@@ -1,0 +1,159 @@
+"""Many threads and processes spend one budget: never more than it, and all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reticent.accounting.ledger import dataset_scope, tenant_scope, user_scope
+from reticent.accounting.ledger_errors import BudgetExhausted
+from reticent.accounting.store import SqliteLedger
+
+USER = user_scope("demo", "acme", "alice")
+CHILD = Path(__file__).with_name("ledger_child.py")
+
+
+def new_ledger(path: Path, *, dataset: int = 10**6, tenant: int = 10**6, user: int = 10**6) -> SqliteLedger:
+    ledger = SqliteLedger(path, create=True)
+    ledger.open_dataset("demo", 2.5, "dp")
+    for scope, granted in ((dataset_scope("demo"), dataset), (tenant_scope("demo", "acme"), tenant), (USER, user)):
+        ledger.open_scope(scope, epsilon=1.0, delta=0.01, overhead=0, granted=granted)
+    return ledger
+
+
+def child(*arguments: object) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(CHILD), *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    failures: list[BaseException] = []
+    start = threading.Barrier(count)
+
+    def run(k: int) -> None:
+        start.wait()
+        try:
+            work(k)
+        except BaseException as failure:  # noqa: BLE001  -- shown by the test itself
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("binding", ["dataset", "tenant", "user"])
+def test_16_threads_spend_exactly_the_budget(tmp_path: Path, binding: str) -> None:
+    budget, charge = 1000, 7
+    ledger = new_ledger(tmp_path / "ledger.db", **{binding: budget})
+    counts = [0] * 16
+    refused_by = set()
+
+    def work(k: int) -> None:
+        while True:
+            try:
+                ledger.reserve(f"{k}-{counts[k]}", USER, charge, lease_seconds=60, owner="o")
+            except BudgetExhausted as error:
+                refused_by.add(error.scope_kind)
+                return
+            ledger.settle(f"{k}-{counts[k]}", charge)
+            counts[k] += 1
+
+    in_threads(16, work)
+    assert sum(counts) == budget // charge
+    assert refused_by == {binding}
+    assert {(s.spent, s.reserved) for s in ledger.list_scopes()} == {(budget // charge * charge, 0)}
+    assert ledger.verify().ok
+    ledger.close()
+
+
+def test_4_processes_spend_exactly_the_budget(tmp_path: Path) -> None:
+    budget, charge = 2000, 7
+    ledger = new_ledger(tmp_path / "ledger.db", tenant=budget)
+    children = [child("hammer", tmp_path / "ledger.db", f"p{k}", charge) for k in range(4)]
+    for process in children:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    counts = [int(process.communicate("go\n", timeout=60)[0]) for process in children]
+    assert sum(counts) == budget // charge
+    assert {(s.spent, s.reserved) for s in ledger.list_scopes()} == {(budget // charge * charge, 0)}
+    assert ledger.verify().ok
+    ledger.close()
+
+
+def test_4_processes_may_make_the_same_ledger_at_once(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom reticent.accounting.store import SqliteLedger\n"
+        "sys.stdin.readline()\n"
+        "ledger = SqliteLedger(sys.argv[1], create=True)\n"
+        "print(ledger.open_dataset('demo', 2.5, 'dp').existed)\n"
+        "ledger.close()\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script, str(tmp_path / "ledger.db")]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(4)
+    ]
+    answers = [process.communicate("go\n", timeout=60)[0].strip() for process in children]
+    assert sorted(answers) == ["False", "True", "True", "True"]
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    assert (ledger.head().seq, ledger.verify().ok) == (2, True)
+    ledger.close()
+
+
+def test_one_reservation_is_settled_by_one_of_16_threads(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db")
+    outcomes: list[Any] = [None] * 16
+
+    # All reserve before any settles: a closed reservation is not handed out.
+    reserved = threading.Barrier(16)
+
+    def both(k: int) -> None:
+        ledger.reserve("r", USER, 100, lease_seconds=60, owner="o")
+        reserved.wait()
+        try:
+            outcomes[k] = ledger.settle("r", 40 + k).charge
+        except Exception as error:  # noqa: BLE001  -- looked at below
+            outcomes[k] = type(error).__name__
+
+    in_threads(16, both)
+    charges = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    assert len(charges) == 1
+    assert outcomes.count("AlreadySettled") == 15
+    assert {(s.spent, s.open, s.settled) for s in ledger.list_scopes()} == {(charges[0], 0, 1)}
+    ledger.close()
+
+
+class NaiveStore:
+    """Checks, then increments: what the ledger's one transaction is there to prevent."""
+
+    def __init__(self, budget: int, between: Callable[[], object]) -> None:
+        self.budget = budget
+        self.spent = 0
+        self.between = between
+
+    def charge(self, amount: int) -> None:
+        if self.spent + amount > self.budget:
+            raise ValueError("exhausted")
+        self.between()
+        self.spent += amount
+
+
+def test_the_twin_that_checks_and_then_increments_overspends() -> None:
+    """Both threads have checked before either increments, as will happen sooner or later."""
+    together = threading.Barrier(2)
+    store = NaiveStore(10, lambda: together.wait(timeout=10))
+    in_threads(2, lambda _: store.charge(7))
+    assert store.spent == 14 > store.budget
