@@ -114,6 +114,18 @@ def test_two_rows_that_swapped_places_are_found(original: Path, tmp_path: Path) 
     assert not tampered(original, tmp_path, *swap).ok
 
 
+def test_an_entry_that_got_a_fitting_hash_is_found_by_the_next_one(original: Path, tmp_path: Path) -> None:
+    """A grant's reason is in no table: only the link of the entry after it can tell."""
+    ((seq, time_us, payload, previous),) = rows(
+        original, "SELECT seq, time_us, payload, previous FROM journal WHERE kind = 'granted'"
+    )
+    new = payload.replace("more", "less")
+    digest = entry_hash(seq, time_us, "granted", previous, new)
+    change = f"UPDATE journal SET payload = ?, hash = ? WHERE seq = {seq}"
+    report = tampered(original, tmp_path, change, bindings=(new, digest))
+    assert [finding.where for finding in report.findings] == [f"journal {seq + 1}"]
+
+
 def rewritten(original: Path, tmp_path: Path, change: Callable[[list[list[Any]]], None], *more: str) -> Report:
     """Change entries ([time_us, kind, payload as dict]) and forge all positions, links and hashes to fit."""
     path = tmp_path / "copy.db"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reticent.accounting.ledger import dataset_scope, scope_chain, tenant_scope, user_scope
 from reticent.accounting.ledger_errors import InvalidArgument
 from reticent.accounting.scope_ids import scope_kind
+
+untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,7}", fullmatch=True)
 # Also what JSON can carry and UTF-8 cannot: halves of surrogate pairs.
@@ -17,11 +19,13 @@ users = st.text(st.characters(), min_size=1, max_size=256) | st.text(
 )
 
 
+@untimed
 @given(st.tuples(names, names, users), st.tuples(names, names, users))
 def test_different_users_have_different_ids(one: tuple[str, str, str], two: tuple[str, str, str]) -> None:
     assert (user_scope(*one) == user_scope(*two)) == (one == two)
 
 
+@untimed
 @given(names, names, users)
 def test_an_ids_parents_are_its_tenant_and_data_set(dataset: str, tenant: str, user: str) -> None:
     scope_id = user_scope(dataset, tenant, user)
@@ -29,6 +33,11 @@ def test_an_ids_parents_are_its_tenant_and_data_set(dataset: str, tenant: str, u
     assert [scope_kind(s) for s in scope_chain(scope_id)] == ["user", "tenant", "dataset"]
     assert scope_id.isascii()
     assert len(scope_id) < 240
+
+
+def test_half_a_surrogate_pair_is_a_name_of_its_own() -> None:
+    halves = ["\ud83d", "\ude00", "\ud83d\ude00", "😀", "?", "\ufffd"]
+    assert len({user_scope("d", "t", name) for name in halves}) == len(halves)
 
 
 def test_a_plain_name_stays_readable() -> None:

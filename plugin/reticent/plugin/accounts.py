@@ -9,24 +9,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import TypeVar
 
+from reticent.accounting.errors import BudgetTooSmallError
 from reticent.accounting.filter import PrivacyFilter
-from reticent.accounting.ledger import Ledger, Reservation, Statement
-from reticent.accounting.ledger_errors import BudgetExhausted, LedgerError, LedgerUnavailable
-from reticent.accounting.units import to_nano_rounded_up
+from reticent.accounting.ledger import Ledger, Reservation, Statement, dataset_scope
+from reticent.accounting.ledger_errors import (
+    BudgetExhausted,
+    DatasetConflict,
+    LedgerError,
+    LedgerUnavailable,
+    ReservationClosed,
+)
+from reticent.accounting.units import NANO_PER_NAT, to_nano_rounded_up
 from reticent.plugin.errors import Unavailable
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.resolve import Plan
 from reticent.plugin.selection.base import Selection
-from reticent.plugin.settings import BudgetSettings, Settings
+from reticent.plugin.settings import BudgetSettings, ConfigurationError, Settings
 from reticent.plugin.tenants import Caller
 
 __all__ = ["Accounts", "Exhausted"]
@@ -39,7 +48,7 @@ _SWEEP_SECONDS = 5.0
 
 
 @dataclass(eq=False)
-class Exhausted(Exception):
+class Exhausted(Exception):  # noqa: N818 - it says what happened
     """A scope has too little left for the worst case. `kind` is dataset, tenant or user."""
 
     kind: str
@@ -64,13 +73,22 @@ class Accounts:
         self._users: set[str] = set()
 
     async def start(self) -> None:
-        """Open the data set and the tenants' scopes (what is there stays as it was); begin to watch leases."""
+        """Open the data set and the tenants' scopes (what is there stays as it was); begin to watch leases.
+
+        Raises:
+            ConfigurationError: the ledger has this data set with another order or guarantee, or a budget is smaller
+                than what it pays once for its δ.
+            Unavailable: the ledger cannot be written.
+        """
         dataset = self._settings.dataset
-        await self._call(partial(self._ledger.open_dataset, dataset.id, dataset.order, dataset.guarantee))
-        for tenant in self._settings.tenants:
-            caller = Caller(tenant, dataset.id)
-            await self._open(caller.dataset_scope, dataset)
-            await self._open(caller.tenant_scope, tenant.budget)
+        try:
+            await self._call(partial(self._ledger.open_dataset, dataset.id, dataset.order, dataset.guarantee))
+            await self._open(dataset_scope(dataset.id), dataset)
+            for tenant in self._settings.tenants:
+                await self._open(Caller(tenant, dataset.id).tenant_scope, tenant.budget)
+                self._figures(tenant.user_budget)
+        except (DatasetConflict, BudgetTooSmallError) as error:
+            raise ConfigurationError(str(error)) from None
         await self.sweep()
         self._sweeper = asyncio.create_task(self._watch_leases())
 
@@ -93,30 +111,32 @@ class Accounts:
         if plan.scope not in self._users:
             await self._open(plan.scope, plan.caller.tenant.user_budget)
             self._users.add(plan.scope)
-        facts = {"rule": plan.rule.name, "private": int(plan.rule.private)}
+        facts: dict[str, str | int | float] = {"rule": plan.rule.name, "private": int(plan.rule.private)}
+        reserve = partial(
+            self._ledger.reserve,
+            request_id,
+            plan.scope,
+            plan.rule.worst_case,
+            lease_seconds=self._settings.ledger.lease_seconds,
+            owner=self._owner,
+            details=facts,
+        )
+        writing = asyncio.ensure_future(self._call(reserve))
         try:
-            return await self._call(
-                partial(
-                    self._ledger.reserve,
-                    request_id,
-                    plan.scope,
-                    plan.rule.worst_case,
-                    lease_seconds=self._settings.ledger.lease_seconds,
-                    owner=self._owner,
-                    details=facts,
-                )
-            )
+            return await asyncio.shield(writing)
         except BudgetExhausted as error:
             raise Exhausted(error.scope_kind) from None
+        except asyncio.CancelledError:
+            # The thread cannot be stopped: what it reserves is let go again, since nobody will use it.
+            await asyncio.shield(self._release_when_written(writing))
+            raise
 
     async def settle(self, reservation: Reservation, selection: Selection, outcome: str) -> tuple[Statement, ...]:
         """Post the realised charge durably; return the accounts after it, leaf first."""
         details: dict[str, str | int | float] = {"outcome": outcome, "fallback": int(selection.fallback)}
         if selection.halting_time is not None:
             details["halting_time"] = selection.halting_time
-        await self._call(
-            partial(self._ledger.settle, reservation.reservation_id, selection.charge, details=details)
-        )
+        await self._call(partial(self._ledger.settle, reservation.reservation_id, selection.charge, details=details))
         return await self.statements(reservation.scope_ids[0])
 
     async def abandon(self, reservation: Reservation, *, rewards_asked: bool, reason: str) -> None:
@@ -127,10 +147,13 @@ class Accounts:
         identifier = reservation.reservation_id
         try:
             if rewards_asked:
-                self._metrics.forfeits.inc()
                 await self._call(partial(self._ledger.forfeit, identifier, reason=reason))
+                self._metrics.forfeits.inc()
             else:
                 await self._call(partial(self._ledger.release, identifier, owner=self._owner, reason=reason))
+        except ReservationClosed as closed:
+            # A settlement that was under way came first, or another process swept it.
+            log.warning("%s", closed)
         except (LedgerError, Unavailable):
             log.exception("reservation %s is left to its lease", identifier)
 
@@ -168,12 +191,24 @@ class Accounts:
             except (LedgerError, Unavailable):
                 log.exception("the sweep of expired reservations failed; it will be tried again")
 
-    async def _open(self, scope: str, budget: BudgetSettings) -> None:
+    async def _release_when_written(self, writing: asyncio.Future[Reservation]) -> None:
+        with contextlib.suppress(LedgerError, Unavailable):
+            await self.abandon(await writing, rewards_asked=False, reason="cancelled")
+
+    def _figures(self, budget: BudgetSettings) -> tuple[int, int]:
+        """(granted, overhead) of a budget, in 1e-9 nat; together at most ε, or the ledger refuses to open the scope.
+
+        Raises:
+            BudgetTooSmallError: ε does not exceed what is paid once for δ.
+        """
         dataset = self._settings.dataset
         filter_ = PrivacyFilter(budget.epsilon, budget.delta, dataset.order, dataset.guarantee)
         granted = filter_.spendable_nano
-        # Rounded so that granted + overhead never exceeds ε: the ledger refuses to open otherwise.
-        overhead = max(0, min(to_nano_rounded_up(filter_.overhead), int(budget.epsilon * 10**9) - granted))
+        most = math.floor(Fraction(repr(budget.epsilon)) * NANO_PER_NAT)
+        return granted, max(0, min(to_nano_rounded_up(filter_.overhead), most - granted))
+
+    async def _open(self, scope: str, budget: BudgetSettings) -> None:
+        granted, overhead = self._figures(budget)
         await self._call(
             partial(
                 self._ledger.open_scope,
@@ -187,13 +222,12 @@ class Accounts:
         )
 
     async def _call(self, function: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._pool, function)
+            running = asyncio.get_running_loop().run_in_executor(self._pool, function)
+        except RuntimeError:  # the pool was shut down
+            raise Unavailable("The privacy ledger is closed.") from None
+        try:
+            return await running
         except LedgerUnavailable as error:
             log.error("the ledger is not available: %s", error)
             raise Unavailable("The privacy ledger is not available.") from None
-        except RuntimeError:
-            raise Unavailable("The privacy ledger is closed.") from None
-
-

@@ -13,6 +13,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reticent.plugin.core import Core
 from reticent.plugin.errors import ApiError, BadRequest, BodyTooLarge, NotFound, Overloaded, Unavailable, envelope
@@ -43,11 +45,11 @@ _KEEPALIVE_SECONDS = 3.0
 
 def create_app(core: Core) -> FastAPI:
     """Build the application over a core that is started and closed by its owner."""
-    app = FastAPI(title="reticent", openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(title="reticent", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.core = core
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_error)
+    app.add_middleware(_LastResort)
     app.add_api_route("/v1/chat/completions", chat, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", models, methods=["GET"])
     app.add_api_route("/v1/reticent/budget", budget, methods=["GET"])
@@ -78,12 +80,12 @@ async def chat(request: Request) -> Response:
     task = core.submit(plan, identifier)
     if not wanted.stream:
         # Shielded: if the client goes away, the task still settles.
-        answer = await asyncio.shield(task)
+        answer = await _outcome(task)
         return JSONResponse(completion(answer, identifier=identifier, model=wanted.model))
     # Errors that come at once (budget, worker) still get a status of their own; only then the stream begins.
     done, _ = await asyncio.wait({task}, timeout=_GRACE_SECONDS)
     if done:
-        task.result()
+        await _outcome(task)
     return StreamingResponse(_stream(task, wanted, plan, identifier), media_type="text/event-stream")
 
 
@@ -93,15 +95,25 @@ async def _stream(task: asyncio.Task[Answer], wanted: ChatRequest, plan: Plan, i
         yield ": waiting\n\n"
         await asyncio.wait({task}, timeout=_KEEPALIVE_SECONDS)
     try:
-        answer = task.result()
-    except ApiError as error:
-        yield f"data: {json.dumps(envelope(error))}\n\n"
+        answer = await _outcome(task)
+    except Exception as error:  # noqa: BLE001 - the status is sent already, so any failure becomes an event
+        yield f"data: {json.dumps(envelope(_as_api_error(error)))}\n\n"
         return
     options = wanted.stream_options
     for chunk in stream_chunks(
         answer, identifier=identifier, model=wanted.model, include_usage=bool(options and options.include_usage)
     ):
         yield chunk
+
+
+async def _outcome(task: asyncio.Task[Answer]) -> Answer:
+    """The answer. The task is shielded: whoever waits for it may go away, and it settles all the same."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise Unavailable("The server is stopping.") from None
+        raise
 
 
 async def _read_body(request: Request, limit: int) -> bytes:
@@ -165,9 +177,9 @@ async def health() -> dict[str, str]:
 
 
 async def ready(request: Request) -> dict[str, str]:
-    """`GET /ready`: engine, worker and ledger answer, so a request could be served now; else 503 that names the part."""
+    """`GET /ready`: engine, worker and ledger answer, so a request could be served now; else a 503 names the part."""
     await _core(request).check()
-    return {"status": "ready"}
+    return {"status": "ready", "server": "reticent"}
 
 
 async def metrics(request: Request) -> Response:
@@ -175,24 +187,55 @@ async def metrics(request: Request) -> Response:
     return Response(generate_latest(_core(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
+def _as_api_error(error: Exception) -> ApiError:
+    """The error itself, or a bare one: any other exception's text could carry anything, so only its type is logged."""
+    if isinstance(error, ApiError):
+        return error
+    log.error("a request failed: %s", type(error).__name__)
+    return ApiError("The server had an error while processing your request.")
+
+
 async def _on_api_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, ApiError):
-        error = ApiError("The server had an error.")
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
-    if isinstance(error, Overloaded | Unavailable):
-        log.warning("%s: %s", error.code, error.message)
-    return JSONResponse(envelope(error), status_code=error.status, headers=headers)
+    known = _as_api_error(error)
+    headers = {"Retry-After": str(known.retry_after)} if known.retry_after is not None else None
+    if isinstance(known, Overloaded | Unavailable):
+        log.warning("%s: %s", known.code, known.message)
+    return JSONResponse(envelope(known), status_code=known.status, headers=headers)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
-        return await _on_api_error(request, NotFound(f"Unknown request URL: {request.method} {request.url.path}."))
+        return await _on_api_error(
+            request, NotFound(f"Unknown request URL: {request.method} {request.url.path[:200]}.")
+        )
     known = BadRequest("This method is not allowed here." if status == 405 else "The request is not valid.")
-    return JSONResponse(envelope(known), status_code=status)
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return JSONResponse(envelope(known), status_code=status, headers=headers)
 
 
-async def _on_error(_: Request, error: Exception) -> Response:
-    # The exception's text could carry anything; only its type is logged, and nothing of it leaves.
-    log.error("a request failed: %s", type(error).__name__)
-    return JSONResponse(envelope(ApiError("The server had an error while processing your request.")), status_code=500)
+class _LastResort:
+    """Answers what no handler answered. An exception that left the application would be logged with all its text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            log.info("a client went away")
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            response = JSONResponse(envelope(_as_api_error(error)), status_code=500)
+            if not started:
+                await response(scope, receive, send)

@@ -8,19 +8,22 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from reticent.accounting.certificates import Certificate, CertificateInvalid
-from reticent.accounting.ledger import Ledger
+from reticent.accounting.errors import AccountingError
 from reticent.accounting.lattice import RewardLattice
+from reticent.accounting.ledger import Ledger
+from reticent.accounting.ledger_errors import LedgerError, LedgerMissing
 from reticent.accounting.store.sqlite import SqliteLedger
 from reticent.plugin.accounts import Accounts
-from reticent.plugin.errors import Overloaded
+from reticent.plugin.errors import Overloaded, Unavailable
+from reticent.plugin.facts import server_facts
 from reticent.plugin.gate import Gate
 from reticent.plugin.handler import Answer, Handler
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.ports import CandidateSource, RewardSource
 from reticent.plugin.resolve import Plan
+from reticent.plugin.rewards_source import open_rewards
 from reticent.plugin.selection.rules import RuleBook
 from reticent.plugin.settings import ConfigurationError, RewardSettings, Settings
 from reticent.plugin.tenants import TenantDirectory
@@ -28,7 +31,7 @@ from reticent.rewards.errors import RewardsError
 from reticent.rewards.head import LinearHead
 from reticent.rewards.scores import build_score
 
-__all__ = ["Core", "build_core", "load_certificates", "reward_facts", "sensitivity_of"]
+__all__ = ["Core", "build_core", "load_certificates", "sensitivity_of"]
 
 log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 30.0
@@ -62,8 +65,9 @@ class Core:
         self.tenants = TenantDirectory(settings.tenants, settings.dataset.id)
         lattice = RewardLattice(head.reward_max, sensitivity_of(settings.rewards, head))
         self.rules = RuleBook(settings.selection, lattice, settings.dataset.order)
+        self.rules.check()
         self.accounts = Accounts(ledger, settings, self.metrics)
-        score = build_score(settings.gate.score, settings.gate.score_parameters)
+        score = build_score(settings.gate.score, settings.gate.score_constants)
         self.gate = Gate(score, certificates)
         for certificate in self.gate.certificates:
             self.metrics.certificate_expiry.set(certificate.expires_at.timestamp())
@@ -75,11 +79,7 @@ class Core:
             accounts=self.accounts,
             gate=self.gate,
             lattice=lattice,
-            facts={
-                "base_model": {"name": settings.model.name, "revision": settings.model.revision},
-                "reward_model": reward_facts(head, lattice),
-                "score": score.facts(),
-            },
+            facts=server_facts(settings, head, lattice, score),
             metrics=self.metrics,
             seconds=settings.server.request_seconds,
         )
@@ -106,7 +106,8 @@ class Core:
         """Raise unless ledger, engine and worker all answer."""
         await self.accounts.check()
         await self._source.check()
-        await self._rewards.check()
+        if not await self._rewards.is_healthy():
+            raise Unavailable("The reward worker is not available.")
 
     async def close(self) -> None:
         """Let open requests end, then close every part."""
@@ -139,18 +140,13 @@ def sensitivity_of(settings: RewardSettings, head: LinearHead) -> float:
             return head.sensitivity
 
 
-def reward_facts(head: LinearHead, lattice: RewardLattice) -> dict[str, Any]:
-    """What of the reward model a certificate is bound to."""
-    return {"head": head.digest, "reward_max": lattice.reward_max, "sensitivity": lattice.sensitivity}
-
-
 def load_certificates(paths: Iterable[Path]) -> list[Certificate]:
-    """The valid ones among the named files. An invalid or missing one is reported and left out: the gate then abstains."""
+    """The valid ones among the named files; an invalid or missing one is reported and left out."""
     found = []
     for path in paths:
         try:
             certificate = Certificate.load(path)
-        except (CertificateInvalid, OSError) as error:
+        except (CertificateInvalid, ValueError, OSError) as error:
             log.error("certificate %s cannot be used: %s", path, error)
             continue
         if certificate.is_expired(datetime.now(UTC)):
@@ -159,11 +155,11 @@ def load_certificates(paths: Iterable[Path]) -> list[Certificate]:
     return found
 
 
-def build_core(settings: Settings, source: CandidateSource, rewards: RewardSource) -> Core:
-    """Open the configured ledger, reward head and certificates.
+def build_core(settings: Settings, source: CandidateSource) -> Core:
+    """Open the configured ledger, reward head, worker and certificates.
 
     Raises:
-        ConfigurationError: the head cannot be used, or the lease is shorter than a request may take.
+        ConfigurationError: one of them, or the score, cannot be used, or the lease is shorter than a request may take.
     """
     if settings.ledger.lease_seconds <= settings.server.request_seconds + _DRAIN_SECONDS:
         raise ConfigurationError("ledger.lease_seconds must exceed server.request_seconds by more than 30 s")
@@ -171,12 +167,26 @@ def build_core(settings: Settings, source: CandidateSource, rewards: RewardSourc
         head = LinearHead.load(settings.rewards.head)
     except (RewardsError, OSError) as error:
         raise ConfigurationError(f"the reward head {settings.rewards.head} cannot be used: {error}") from None
-    settings.ledger.path.parent.mkdir(parents=True, exist_ok=True)
-    return Core(
-        settings,
-        source=source,
-        rewards=rewards,
-        ledger=SqliteLedger(settings.ledger.path, create=True),
-        head=head,
-        certificates=load_certificates(settings.gate.certificates),
-    )
+    rewards = open_rewards(settings.rewards, head.reward_max)
+    try:
+        # Never made here: a mistyped path or an unmounted volume would give everybody a fresh budget.
+        ledger = SqliteLedger(settings.ledger.path)
+    except LedgerMissing:
+        raise ConfigurationError(
+            f"there is no ledger at {settings.ledger.path}. For a new installation make one: "
+            f"reticent ledger create {settings.ledger.path}"
+        ) from None
+    except (LedgerError, OSError) as error:
+        raise ConfigurationError(f"the ledger {settings.ledger.path} cannot be used: {error}") from None
+    try:
+        return Core(
+            settings,
+            source=source,
+            rewards=rewards,
+            ledger=ledger,
+            head=head,
+            certificates=load_certificates(settings.gate.certificates),
+        )
+    except (AccountingError, RewardsError, ValueError) as error:
+        ledger.close()
+        raise ConfigurationError(str(error)) from None

@@ -8,10 +8,10 @@ stops the start if the surface is not there.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
+import threading
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -36,6 +36,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _STATE = "reticent"
+_EX_CONFIG = 78
 
 
 class ReticentEndpoint:
@@ -63,7 +64,6 @@ class ReticentEndpoint:
         from reticent.plugin.candidates.engine import EngineSource
         from reticent.plugin.core import build_core
         from reticent.plugin.settings import ConfigurationError
-        from reticent.rewards.client import RewardClient
 
         holder: _Holder = getattr(state, _STATE)
         settings = holder.settings
@@ -72,12 +72,8 @@ class ReticentEndpoint:
         served = list(args.served_model_name or [args.model])
         if settings.model.name not in served:
             raise ConfigurationError(f"model.name is {settings.model.name!r}, but vLLM serves {served}")
-        rewards = settings.rewards
-        core = build_core(
-            settings,
-            EngineSource(engine_client, state.openai_serving_chat, settings.model.name),
-            RewardClient.from_files(rewards.socket, rewards.secret_file, timeout=rewards.timeout_seconds),
-        )
+        engine = EngineSource(engine_client, state.openai_serving_chat, settings.model.name)
+        core = build_core(settings, engine)
         await core.start()
         holder.open(core)
         log.info("reticent answers for %s", settings.model.name)
@@ -143,11 +139,12 @@ class RequireReticent:
             await self._app(scope, receive, send)
         elif scope["type"] == "lifespan":
             await receive()
-            message = "reticent is not attached to this vLLM server; it does not start, because its answers would be raw"
+            message = "reticent is not attached to this vLLM server; it does not start: its answers would be raw"
             log.critical(message)
             await send({"type": "lifespan.startup.failed", "message": message})
-            # Not every launcher stops at a failed start-up: make sure of it.
-            asyncio.get_running_loop().call_later(0.2, os._exit, 78)
+            # Not every launcher stops at a failed start-up: make sure of it. A thread that is waited for at exit, so
+            # that the status is the same for a launcher that does stop.
+            threading.Timer(0.2, os._exit, (_EX_CONFIG,)).start()
         else:
             await _answer_unavailable(send)
 

@@ -5,8 +5,9 @@ What a client sees of an error never depends on a reward: no message here carrie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+# ruff: noqa: N818  -- the names say what happened; all are ApiError.
 
 __all__ = [
     "ApiError",
@@ -25,20 +26,26 @@ __all__ = [
 ]
 
 
-@dataclass(eq=False)
 class ApiError(Exception):
-    """An error in the form that OpenAI clients read: `{"error": {message, type, param, code}}`."""
+    """An error in the form that OpenAI clients read: `{"error": {message, type, param, code}}`.
 
-    message: str
-    param: str | None = None
+    Args:
+        message: for people.
+        param: the field of the request that is wrong.
+        code: for programs; each class has its own.
+    """
 
-    status = 500
-    kind = "server_error"
-    code: str | None = "internal_error"
-    retry_after: int | None = None
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "server_error"
+    retry_after: ClassVar[int | None] = None
+    code: str = "internal_error"
 
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
 
 
 class BadRequest(ApiError):

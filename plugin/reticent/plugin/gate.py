@@ -6,21 +6,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from reticent.accounting.certificates import Certificate
 from reticent.accounting.fingerprint import Fingerprint, differences
-from reticent.rewards.scores.base import Score
+from reticent.rewards.scores import Score, require_independent_of_rewards
 
-__all__ = ["Gate", "GateVerdict", "ScoreDependsOnRewards"]
+__all__ = ["Gate", "GateVerdict"]
 
 log = logging.getLogger(__name__)
-
-
-class ScoreDependsOnRewards(ValueError):
-    """The configured score reads the reward; the gate takes such a score only noised and charged (privacy.md, 5)."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +29,14 @@ class GateVerdict:
             `not_selected` (a base answer); None when accepted.
         detail: for people: which fields differ, when it expired.
         certificate: the certificate that was consulted.
+        fingerprint: digest of the running configuration, "" where none was asked about.
     """
 
     accepted: bool
     reason: str | None
     detail: str | None
     certificate: Certificate | None
+    fingerprint: str = ""
 
 
 class Gate:
@@ -48,6 +46,9 @@ class Gate:
         score: the score that answers are judged by. It must not depend on D.
         certificates: valid, recomputed certificates, the preferred first.
         clock: the time, for expiry.
+
+    Raises:
+        ScoreDependsOnRewards: a score that reads the reward would have to be noised and charged (privacy.md, 5).
     """
 
     def __init__(
@@ -56,17 +57,18 @@ class Gate:
         certificates: Iterable[Certificate],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        if score.depends_on_rewards:
-            raise ScoreDependsOnRewards(f"the score {score.name} depends on rewards and is not charged for here")
-        self.score = score
+        self.score = require_independent_of_rewards(score)
         self.certificates = tuple(certificates)
         self._clock = clock
 
     def find(self, facts: Mapping[str, Any]) -> GateVerdict:
         """The certificate for a configuration, or why there is none; `accepted` says that one holds now."""
+        running = Fingerprint(facts)
+        return replace(self._find(running), fingerprint=running.digest)
+
+    def _find(self, running: Fingerprint) -> GateVerdict:
         if not self.certificates:
             return GateVerdict(False, "no_certificate", "No certificate is installed.", None)
-        running = Fingerprint(facts)
         fitting = [c for c in self.certificates if c.fingerprint.digest == running.digest]
         now = self._clock()
         for certificate in fitting:
@@ -85,5 +87,5 @@ class Gate:
         if not found.accepted or found.certificate is None:
             return found
         if score is None or not score >= found.certificate.threshold:
-            return GateVerdict(False, "score_below_threshold", "The answer did not reach it.", found.certificate)
+            return replace(found, accepted=False, reason="score_below_threshold", detail="The answer did not reach it.")
         return found

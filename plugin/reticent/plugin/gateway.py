@@ -11,19 +11,15 @@ from reticent.plugin.app import create_app
 from reticent.plugin.candidates.http import HttpSource
 from reticent.plugin.core import build_core
 from reticent.plugin.settings import Settings
-from reticent.rewards.client import RewardClient
 
 __all__ = ["create_gateway"]
 
 
 def create_gateway(settings: Settings) -> FastAPI:
     """Build the gateway application; its lifespan opens and closes every part."""
-    rewards, model = settings.rewards, settings.model
-    core = build_core(
-        settings,
-        HttpSource(model.upstreams, model.upstream_key, model.name, settings.server.request_seconds),
-        RewardClient.from_files(rewards.socket, rewards.secret_file, timeout=rewards.timeout_seconds),
-    )
+    model = settings.model
+    upstream = HttpSource(model.upstreams, model.upstream_key, model.name, settings.server.request_seconds)
+    core = build_core(settings, upstream)
     app = create_app(core)
 
     @asynccontextmanager

@@ -14,17 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reticent.accounting.ledger import Statement
 from reticent.accounting.lattice import RewardLattice
+from reticent.accounting.ledger import Statement
 from reticent.accounting.ledger_errors import LedgerError
 from reticent.plugin.accounts import Accounts, Exhausted
 from reticent.plugin.errors import BudgetRefused, Unavailable
+from reticent.plugin.facts import request_facts
 from reticent.plugin.gate import Gate, GateVerdict
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.ports import Candidate, CandidateSource, RewardSource
 from reticent.plugin.resolve import Plan
 from reticent.plugin.selection.base import Selection
-from reticent.rewards.errors import WorkerError, WorkerUnavailable
+from reticent.rewards.errors import ScoreInputMissing, WorkerError, WorkerUnavailable
 from reticent.rewards.scores.base import ScoreInputs
 
 __all__ = ["Answer", "Handler", "Session"]
@@ -156,7 +157,7 @@ class Handler:
             selection = await plan.rule.select(session)
             with self._metrics.phase_seconds.labels(phase="gate").time():
                 score = await self._score(plan, selection)
-            verdict = self._gate.judge(self.facts(plan), score)
+            verdict = self._gate.judge(request_facts(self._facts, plan), score)
             outcome = "selected" if verdict.accepted or plan.gate == "observe" else "abstained"
             with self._metrics.phase_seconds.labels(phase="settle").time():
                 statements = await self._accounts.settle(reservation, selection, outcome)
@@ -185,34 +186,27 @@ class Handler:
         statements = await self._accounts.statements(plan.scope)
         return Answer(plan, sample, "base", verdict, None, None, statements)
 
-    def facts(self, plan: Plan) -> dict[str, Any]:
-        """The public facts that an answer under this plan depends on: what a certificate must have been made for."""
-        return {
-            **self._facts,
-            "selection": plan.rule.facts(),
-            "sampling": plan.sampling.facts(),
-            "prompt": {"form": plan.prompt.form, "template": plan.prompt.template},
-        }
-
     async def _score(self, plan: Plan, selection: Selection) -> float | None:
         """The gate's score of the chosen answer; None where it is not a number."""
         chosen = selection.chosen
         lift: tuple[float, ...] | None = None
-        if self._gate.score.needs_lift:
+        if "teacher_forced" in self._gate.score.needs:
             bare = await self._source.score_without_evidence(plan.prompt, chosen, salt=plan.caller.tenant.id)
             if len(bare) == len(chosen.log_probabilities):
                 lift = tuple(a - b for a, b in zip(chosen.log_probabilities, bare, strict=True))
         logs = chosen.log_probabilities
-        score = self._gate.score.compute(
-            ScoreInputs(
-                question=plan.prompt.subject.question,
-                evidence=plan.prompt.subject.evidence,
-                answer=chosen.text,
-                others=tuple(peer.text for peer in selection.peers),
-                mean_log_probability=math.fsum(logs) / len(logs) if logs else None,
-                lift_log_ratios=lift,
-            )
+        inputs = ScoreInputs(
+            question=plan.prompt.subject.question,
+            evidence=plan.prompt.subject.evidence,
+            answer=chosen.text,
+            others=tuple(peer.text for peer in selection.peers),
+            mean_log_probability=math.fsum(logs) / len(logs) if logs else None,
+            lift_log_ratios=lift,
         )
+        try:
+            score = self._gate.score.compute(inputs)
+        except ScoreInputMissing:
+            return None
         return score if math.isfinite(score) else None
 
     def _record(self, plan: Plan, selection: Selection) -> None:
@@ -224,5 +218,3 @@ class Handler:
 
 
 _SCOPE_WORDS = {"dataset": "data set", "tenant": "tenant", "user": "user"}
-
-

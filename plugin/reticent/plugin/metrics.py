@@ -47,9 +47,7 @@ class Metrics:
         self.forfeits = Counter(
             "reticent_forfeits_total", "Reservations settled at their worst case.", registry=self.registry
         )
-        self.reservations_open = Gauge(
-            "reticent_reservations_open", "Reservations held now.", registry=self.registry
-        )
+        self.reservations_open = Gauge("reticent_reservations_open", "Reservations held now.", registry=self.registry)
         self.budget_remaining = Gauge(
             "reticent_budget_remaining_nats", "What is left to reserve.", ["scope"], registry=self.registry
         )

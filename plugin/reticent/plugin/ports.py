@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from reticent.rewards.ports import Subject
+from reticent.rewards import Subject
 
 __all__ = ["Candidate", "CandidateSource", "Prompt", "RewardSource", "SamplingParameters"]
 
@@ -118,8 +118,8 @@ class RewardSource(Protocol):
             WorkerFailed: the request may have been received.
         """
 
-    async def check(self) -> None:
-        """Raise `WorkerUnavailable` or `WorkerFailed` unless the worker answers its canary."""
+    async def is_healthy(self) -> bool:
+        """Whether the worker is there and its canary scores as it did."""
 
     async def close(self) -> None:
         """Let go of connections."""

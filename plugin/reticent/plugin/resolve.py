@@ -13,7 +13,7 @@ from reticent.plugin.selection.rules import NONPRIVATE, RuleBook
 from reticent.plugin.settings import PromptSettings, SamplingSettings, Settings, TenantPolicy
 from reticent.plugin.tenants import Caller
 from reticent.plugin.wire import ChatRequest, Message
-from reticent.rewards.ports import Subject
+from reticent.rewards import Subject
 
 __all__ = ["Plan", "render_prompt", "resolve"]
 

@@ -50,7 +50,11 @@ def extension(answer: Answer) -> dict[str, Any]:
 
 
 def _certificate(verdict: GateVerdict) -> dict[str, Any]:
-    found: dict[str, Any] = {"status": verdict.reason or "accepted", "detail": verdict.detail}
+    found: dict[str, Any] = {
+        "status": verdict.reason or "accepted",
+        "detail": verdict.detail,
+        "fingerprint": verdict.fingerprint,
+    }
     if verdict.certificate is not None:
         certificate = verdict.certificate
         found |= {

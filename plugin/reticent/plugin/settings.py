@@ -6,12 +6,13 @@ Relative paths are taken from the folder of the YAML file.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 __all__ = [
     "BudgetSettings",
@@ -27,6 +28,7 @@ __all__ = [
 RuleName = Literal["privbon", "privitp", "bon", "itp"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
+ScopeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class ConfigurationError(ValueError):
@@ -47,7 +49,7 @@ class BudgetSettings(_Section):
 class DatasetSettings(BudgetSettings):
     """The protected data set D. `order` is the Rényi order α of its ledger, fixed for its life."""
 
-    id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+    id: ScopeName
     order: Annotated[float, Field(gt=1, allow_inf_nan=False)]
     guarantee: Literal["dp", "probabilistic"] = "dp"
 
@@ -157,10 +159,10 @@ class PromptSettings(_Section):
 
 
 class GateSettings(_Section):
-    """The score that the gate reads and the certificate files that it may rely on."""
+    """The score that the gate reads, all its constants (null: its defaults), and the certificates it may rely on."""
 
     score: str = "self_consistency"
-    score_parameters: dict[str, float] = Field(default_factory=dict)
+    score_constants: dict[str, Any] | None = None
     certificates: tuple[Path, ...] = ()
 
 
@@ -177,7 +179,7 @@ class TenantPolicy(_Section):
 class TenantSettings(_Section):
     """A tenant: its keys (SHA-256, never the key), its lifetime budget, the budget of each of its users, its policy."""
 
-    id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+    id: ScopeName
     key_sha256: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")], ...], Field(min_length=1)]
     budget: BudgetSettings
     user_budget: BudgetSettings
@@ -188,7 +190,11 @@ class Settings(BaseSettings):
     """The whole configuration."""
 
     model_config = SettingsConfigDict(
-        env_prefix="RETICENT_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+        env_prefix="RETICENT_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
     )
 
     model: ModelSettings
@@ -224,21 +230,21 @@ def load_settings(path: Path) -> Settings:
     """Read and check a configuration file.
 
     Raises:
-        ConfigurationError: unreadable, not YAML, unknown or wrong fields, tenants named twice. Values are not repeated
-        in the message, because a mistyped key must not end in a log.
+        ConfigurationError: unreadable, not YAML, unknown, wrong or repeated fields, tenants named twice. Values are not
+            repeated in the message, because a mistyped key must not end in a log.
     """
     document = _read_mapping(path)
-    tenants_file = document.get("tenants_file")
+    tenants_file = os.environ.get("RETICENT_TENANTS_FILE") or document.get("tenants_file")
     if isinstance(tenants_file, str):
-        more = _read_mapping(path.parent / tenants_file)
-        document["tenants"] = [*(document.get("tenants") or []), *(more.get("tenants") or [])]
-        if "operator_key_sha256" in more:
-            document.setdefault("operator_key_sha256", more["operator_key_sha256"])
+        _add_tenants(document, path.parent / tenants_file)
     try:
         settings = Settings(**document)
     except ValidationError as error:
         lines = [f"  {'.'.join(str(p) for p in e['loc']) or '(file)'}: {e['msg']}" for e in error.errors()]
         raise ConfigurationError(f"{path}: the configuration is wrong:\n" + "\n".join(lines)) from None
+    except SettingsError:
+        # Its text and its cause may hold the value of an environment variable.
+        raise ConfigurationError(f"{path}: a RETICENT_ environment variable is not of the form it must have") from None
     seen: set[str] = set()
     for tenant in settings.tenants:
         for name in (tenant.id, *tenant.key_sha256):
@@ -248,11 +254,39 @@ def load_settings(path: Path) -> Settings:
     return _resolve_paths(settings, path.parent.resolve())
 
 
+def _add_tenants(document: dict[str, Any], path: Path) -> None:
+    """Put the tenants and the operator's key of another file into the document."""
+    more = _read_mapping(path)
+    if unknown := sorted(more.keys() - {"tenants", "operator_key_sha256"}):
+        raise ConfigurationError(f"{path}: only tenants and operator_key_sha256 may stand here, not {unknown}")
+    lists = [document.get("tenants") or [], more.get("tenants") or []]
+    if not all(isinstance(tenants, list) for tenants in lists):
+        raise ConfigurationError(f"{path}: tenants must be a list")
+    document["tenants"] = [tenant for tenants in lists for tenant in tenants]
+    if "operator_key_sha256" in more:
+        document.setdefault("operator_key_sha256", more["operator_key_sha256"])
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML's safe loader, but a key that stands twice is an error: the first one would be lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """See `yaml.SafeLoader`."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if len(keys) != len({repr(key) for key in keys}):
+            raise yaml.constructor.ConstructorError(None, None, "a key stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _read_mapping(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - a safe loader
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    except yaml.constructor.ConstructorError as error:
+        # Not every text of these is free of values; the place is enough to find it.
+        where = f", near line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigurationError(f"{path}{where}: a key stands twice, or a value is of no plain type") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ConfigurationError(f"{path}: is not YAML") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):

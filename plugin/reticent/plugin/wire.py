@@ -7,6 +7,7 @@ and listed in `INERT_FIELDS`; those that would make one but are not there yet ar
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,7 +17,9 @@ from reticent.plugin.settings import RuleName
 
 __all__ = ["INERT_FIELDS", "ChatRequest", "Extension", "Message", "StreamOptions", "TextPart", "parse_chat_request"]
 
-INERT_FIELDS = frozenset({"store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "metadata", "verbosity"})
+INERT_FIELDS = frozenset(
+    {"store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "metadata", "verbosity"}
+)
 """OpenAI's fields that are accepted and change nothing."""
 
 _NOT_HERE = {
@@ -35,6 +38,8 @@ _NOT_HERE = {
     "web_search_options": "web search is not supported",
 }
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {"type": "text"}, ["text"], "none")
+_HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+_MAX_ECHO = 100
 _MAX_DEPTH_MESSAGE = "The request body is nested too deeply."
 
 MAX_NAME = 256
@@ -142,7 +147,7 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
     try:
         request = ChatRequest.model_validate(document)
     except ValidationError as error:
-        _refuse_first(error)
+        _refuse_first(error, document)
     if request.user is not None and request.safety_identifier not in (None, request.user):
         _refuse("user and safety_identifier name different users.", "safety_identifier")
     return request
@@ -150,10 +155,15 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
 
 def _load(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(body, parse_constant=_no_constant)
+        document = json.loads(
+            body.decode("utf-8"), object_pairs_hook=_object_without_repeats, parse_constant=_no_constant
+        )
+        if _HALF_A_PAIR.search(body):
+            # Half of a surrogate pair is no character: no tokenizer and no log could take it.
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
     except RecursionError:
         raise BadRequest(_MAX_DEPTH_MESSAGE) from None
-    except (ValueError, UnicodeDecodeError):
+    except ValueError:
         raise BadRequest("We could not parse the JSON body of your request.") from None
     if not isinstance(document, dict):
         raise BadRequest("The request body must be a JSON object.")
@@ -164,21 +174,49 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of two values for one key, readers on the way may have seen either."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
+
+
 def _refuse(message: str, param: str | None, code: str | None = None) -> NoReturn:
-    error = BadRequest(message, param)
-    if code is not None:
-        error.code = code
-    raise error
+    raise BadRequest(message, param, code)
 
 
-def _refuse_first(error: ValidationError) -> NoReturn:
-    """Turn the first validation error into OpenAI's form: which field, what was wrong, not what was sent."""
-    first = min(error.errors(include_url=False, include_input=False), key=lambda e: len(e["loc"]))
-    # Union branches and list parts add names of types to the path; a client knows only fields and indices.
-    path = [str(p) for p in first["loc"] if isinstance(p, int) or str(p).islower()]
-    param = ".".join(p for p in path if not p.startswith(("constrained-", "list[", "function-"))) or None
+def _refuse_first(error: ValidationError, document: dict[str, Any]) -> NoReturn:
+    """Turn the first wrong field into OpenAI's form: which field, what was wrong, not what was sent.
+
+    Where several forms of a field are allowed (a text or a list of parts), pydantic reports what is wrong with each;
+    the form whose error lies deepest is the one that was meant.
+    """
+    found = [
+        (_field(e["loc"], e["type"] == "missing", document), e)
+        for e in error.errors(include_url=False, include_input=False)
+    ]
+    start = found[0][0]
+    path, first = max((pair for pair in found if pair[0][: len(start)] == start), key=lambda pair: len(pair[0]))
+    param = ".".join(path)[:_MAX_ECHO] or None
     if first["type"] == "extra_forbidden":
-        _refuse(f"Unrecognized request argument supplied: {param}", param, "unknown_parameter")
+        _refuse(f"Unrecognized request argument supplied: {param}.", param, "unknown_parameter")
     if first["type"] == "missing":
         _refuse(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    if path[-1:] == ["type"] and first["type"] == "literal_error":
+        _refuse(f"Invalid value for '{param}': only text parts are supported.", param)
     _refuse(f"Invalid value for '{param}': {first['msg']}.", param)
+
+
+def _field(location: tuple[int | str, ...], missing: bool, document: Any) -> list[str]:
+    """The part of an error's location that is in the request: pydantic adds names of union branches to it."""
+    path: list[str] = []
+    for left, step in enumerate(location, start=1 - len(location)):
+        if isinstance(document, dict) and isinstance(step, str) and (step in document or (missing and left == 0)):
+            document = document.get(step)
+        elif isinstance(document, list) and isinstance(step, int) and step < len(document):
+            document = document[step]
+        else:
+            continue
+        path.append(str(step))
+    return path

@@ -12,6 +12,8 @@ __all__ = [
     "HeadInvalid",
     "InvalidPairs",
     "RewardsError",
+    "ScoreDependsOnRewards",
+    "ScoreInputMissing",
     "SensitivityMismatch",
     "TrainingFailed",
     "UnknownName",
@@ -19,6 +21,7 @@ __all__ = [
     "WidthMismatch",
     "WorkerError",
     "WorkerFailed",
+    "WorkerRefused",
     "WorkerUnavailable",
 ]
 
@@ -117,5 +120,30 @@ class WorkerUnavailable(WorkerError):
     """No connection to the worker was made: surely no reward was computed, and a reservation may be released whole."""
 
 
+class WorkerRefused(WorkerUnavailable):
+    """The worker answered that it did not take the request (secret, size, form, busy): no reward was computed."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the worker refused the request with status {status}")
+        self.status = status
+
+
 class WorkerFailed(WorkerError):
     """The request may have reached the worker, and no usable rewards came back: rewards may have been computed."""
+
+
+class ScoreInputMissing(RewardsError, ValueError):
+    """A score was asked for without what it reads."""
+
+    def __init__(self, score: str, needed: str) -> None:
+        super().__init__(f"score {score!r} needs {needed}")
+        self.score = score
+        self.needed = needed
+
+
+class ScoreDependsOnRewards(RewardsError, ValueError):
+    """The gate was given a score that can depend on D."""
+
+    def __init__(self, score: str) -> None:
+        super().__init__(f"score {score!r} depends on rewards, so the gate cannot use it without a charge")
+        self.score = score

@@ -17,7 +17,7 @@ from reticent.accounting.fingerprint import parse_json, sha256_hex
 from .encoders.base import Subject
 from .errors import InvalidPairs
 
-__all__ = ["PreferencePair", "PreferencePairs", "load_pairs", "split_by_prompt"]
+__all__ = ["PreferencePair", "PreferencePairs", "as_json_lines", "load_pairs", "split_by_prompt"]
 
 _FIELDS = {"prompt", "chosen", "rejected", "person", "question", "evidence"}
 

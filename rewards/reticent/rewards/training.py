@@ -22,7 +22,7 @@ from .head import LinearHead, SensitivityCertificate, new_identifier
 from .pairs import PreferencePairs
 from .sensitivity import HeadFacts, movement_rounded_up
 
-__all__ = ["TrainedWeights", "encode_pairs", "pair_differences", "train_head", "train_linear_head"]
+__all__ = ["DEFAULT_TOLERANCE", "TrainedWeights", "encode_pairs", "pair_differences", "train_head", "train_linear_head"]
 
 DEFAULT_TOLERANCE = 1e-9
 """τ. Newton's method ends near 1e-15; the rest is for rounding in training and serving."""
@@ -196,7 +196,8 @@ def _wrong_way(z: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _objective(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> float:
-    return float(np.mean(np.logaddexp(0.0, -(d @ w)))) + mu / 2 * float(w @ w)
+    loss = np.mean(np.logaddexp(0.0, -(d @ w)))
+    return float(loss) + mu / 2 * float(w @ w)
 
 
 def _gradient_norm_rounded_up(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> float:
@@ -210,6 +211,6 @@ def _gradient_norm_rounded_up(d: NDArray[np.float64], w: NDArray[np.float64], mu
     p = _wrong_way(d @ w)
     columns = [math.fsum((p * d[:, j]).tolist()) / n for j in range(dimension)]
     gradient = [mu * float(wj) - c for wj, c in zip(w, columns, strict=True)]
-    norm_w = math.sqrt(math.fsum(float(x) ** 2 for x in w))
-    rounding = 2 * ((dimension + 8) * (1 + norm_w) + 16) * 2.0**-53 + 4 * mu * norm_w * 2.0**-53
+    norm_w = math.sqrt(math.fsum(float(x) * float(x) for x in w))
+    rounding: float = 2 * ((dimension + 8) * (1 + norm_w) + 16) * 2.0**-53 + 4 * mu * norm_w * 2.0**-53
     return math.sqrt(math.fsum(g * g for g in gradient)) * (1 + 1e-12) + rounding

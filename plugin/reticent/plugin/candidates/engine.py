@@ -33,13 +33,15 @@ class EngineSource:
         request, engine_input = await self._render(prompt.messages, sampling, count, salt, offset)
         tokens = engine_input["prompt_token_ids"]
         room = int(self._engine.model_config.max_model_len) - len(tokens)
-        if room < 1:
+        if room < sampling.max_tokens:
+            # Refused rather than shortened: an answer cut shorter would not be the one that was certified.
             raise PromptRefused(
                 f"This model's maximum context length is {self._engine.model_config.max_model_len} tokens. "
-                f"Your messages have {len(tokens)}.",
+                f"Your messages have {len(tokens)}, and {sampling.max_tokens} were asked for the answer.",
                 "messages",
             )
-        parameters = request.to_sampling_params(min(sampling.max_tokens, room), self._chat.default_sampling_params)
+        stops = self._chat.default_sampling_params.get("stop_token_ids")
+        parameters = request.to_sampling_params(sampling.max_tokens, {"stop_token_ids": stops} if stops else {})
         output = await self._generate(engine_input, parameters)
         found = {o.index: _candidate(o, len(tokens)) for o in output.outputs}
         lost = Candidate("", "error", 0, len(tokens))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from typing import Any
 
 import openai
+from openai.types.chat import ChatCompletion
 
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
 from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
@@ -42,15 +44,17 @@ class HttpSource:
     ) -> list[Candidate]:
         """See `CandidateSource.draw`."""
         which = next(self._turn)
+        found: list[Candidate] = []
         if count > 1 and which not in self._single:
-            try:
-                return await self._ask(which, prompt, sampling, count, salt, offset)
-            except PromptRefused:
-                # The refusal may be of n alone; single calls tell.
-                found = await self._singles(which, prompt, sampling, count, salt, offset)
+            # A refusal may be of `n` alone: single calls tell. Others ignore `n` and give one.
+            with contextlib.suppress(PromptRefused):
+                found = await self._ask(which, prompt, sampling, count, salt, offset)
+        if len(found) < count:
+            begun = len(found)
+            found += await self._singles(which, prompt, sampling, count - begun, salt, offset + begun)
+            if count > 1:
                 self._single.add(which)
-                return found
-        return await self._singles(which, prompt, sampling, count, salt, offset)
+        return found
 
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         """See `CandidateSource.score_without_evidence`; needs an upstream with vLLM's `prompt_logprobs`."""
@@ -90,18 +94,24 @@ class HttpSource:
     async def _singles(
         self, which: int, prompt: Prompt, sampling: SamplingParameters, count: int, salt: str, offset: int
     ) -> list[Candidate]:
+        """Parallel calls of one each. One that fails gives a candidate without text, unless all of them do."""
         calls = (self._ask(which, prompt, sampling, 1, salt, offset + i) for i in range(count))
-        return [candidates[0] for candidates in await asyncio.gather(*calls)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in errors:
+            if len(errors) == count or not isinstance(error, SourceUnavailable):
+                raise error
+        return [Candidate("", "error", 0, 0) if isinstance(r, BaseException) else r[0] for r in results]
 
     async def _ask(
         self, which: int, prompt: Prompt, sampling: SamplingParameters, count: int, salt: str, offset: int
     ) -> list[Candidate]:
+        """What one call gives: up to `count` candidates, at least one."""
         answer = await self._call(which, list(prompt.messages), sampling, count, salt, offset, {})
         prompt_tokens = answer.usage.prompt_tokens if answer.usage else 0
         total = answer.usage.completion_tokens if answer.usage else 0
-        found = {choice.index: _candidate(choice, prompt_tokens, total // count) for choice in answer.choices}
-        lost = Candidate("", "error", 0, prompt_tokens)
-        return [found.get(index, lost) for index in range(count)]
+        choices = sorted(answer.choices, key=lambda choice: choice.index)[:count]
+        return [_candidate(choice, prompt_tokens, total // len(choices)) for choice in choices]
 
     async def _call(
         self,
@@ -112,7 +122,7 @@ class HttpSource:
         salt: str,
         offset: int,
         extra: dict[str, Any],
-    ) -> Any:
+    ) -> ChatCompletion:
         optional: dict[str, Any] = {}
         if count > 1:
             optional["n"] = count
@@ -123,7 +133,7 @@ class HttpSource:
         if sampling.seed is not None:
             optional["seed"] = (sampling.seed + offset) % 2**63
         try:
-            return await self._clients[which].chat.completions.create(
+            answer = await self._clients[which].chat.completions.create(
                 model=self._model,
                 messages=messages,
                 temperature=sampling.temperature,
@@ -139,6 +149,10 @@ class HttpSource:
             raise PromptRefused("The upstream model refuses this request.", "messages") from None
         except openai.OpenAIError as error:
             raise SourceUnavailable("The upstream model does not answer.") from error
+        # The client believes whatever comes with status 200.
+        if not isinstance(answer, ChatCompletion) or not answer.choices:
+            raise SourceUnavailable("The upstream model does not answer as an OpenAI server does.")
+        return answer
 
 
 def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int) -> Candidate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -18,9 +19,9 @@ from rich.table import Table
 from reticent.accounting.audit import verify
 from reticent.accounting.certificates import Certificate, CertificateInvalid
 from reticent.plugin.core import sensitivity_of
+from reticent.plugin.rewards_source import open_rewards
 from reticent.plugin.settings import ConfigurationError, Settings, load_settings
-from reticent.rewards.client import RewardClient
-from reticent.rewards.errors import RewardsError
+from reticent.rewards.errors import RewardsError, WorkerUnavailable
 from reticent.rewards.head import LinearHead
 
 __all__ = ["Finding", "doctor", "examine"]
@@ -118,7 +119,7 @@ def _certificates(settings: Settings) -> Iterator[Finding]:
 def _worker(settings: Settings) -> Iterator[Finding]:
     yield _running(
         "reward worker",
-        lambda: RewardClient.check_once(settings.rewards.socket, settings.rewards.secret_file, timeout=5.0),
+        lambda: asyncio.run(_ask_worker(settings)),
         "It is started by `reticent serve`.",
     )
 
@@ -126,6 +127,12 @@ def _worker(settings: Settings) -> Iterator[Finding]:
 def _server(settings: Settings) -> Iterator[Finding]:
     url = f"http://127.0.0.1:{settings.server.port}/ready"
     yield _running("server", lambda: _ask(url), "`make serve`.")
+
+
+async def _ask_worker(settings: Settings) -> None:
+    async with open_rewards(settings.rewards) as client:
+        if not await client.is_healthy():
+            raise WorkerUnavailable("the reward worker does not answer")
 
 
 def _ask(url: str) -> None:
@@ -136,6 +143,6 @@ def _ask(url: str) -> None:
 def _running(part: str, probe: Callable[[], None], advice: str) -> Finding:
     try:
         probe()
-    except (httpx.HTTPError, RewardsError, OSError) as error:
+    except (httpx.HTTPError, RewardsError, ConfigurationError, OSError) as error:
         return Finding(part, False, f"does not answer ({type(error).__name__})", advice, vital=False)
     return Finding(part, True, "answers")

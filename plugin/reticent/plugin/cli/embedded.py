@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from reticent.plugin.cli import embedded_making as making
 from reticent.plugin.cli.common import fail, load_or_exit, say
 from reticent.plugin.cli.serve import serve_vllm
 from reticent.plugin.embedded.demo import play
@@ -54,17 +55,41 @@ def serve(
 @app.command("demo")
 def demo(folder: FolderOption = _FOLDER, state: StateOption = Path(".reticent")) -> None:
     """Play the story against the running embedded server; exit 1 if any step went otherwise than told."""
-    settings = load_or_exit(folder / "reticent.yaml")
     prepared = prepare(state, folder / "tenants.yaml")
+    os.environ.update(prepared.environment())
+    settings = load_or_exit(folder / "reticent.yaml")
     base_url = f"http://127.0.0.1:{settings.server.port}/v1"
     if not play(base_url, settings.model.name, prepared.keys):
         raise typer.Exit(1)
+
+
+@app.command("reward-head")
+def reward_head(folder: FolderOption = _FOLDER, state: StateOption = Path(".reticent")) -> None:
+    """Draw preference pairs (or take those in the folder), train the head, write it and its report."""
+    making.reward_head(_prepare(folder, state), folder)
+
+
+@app.command("development")
+def development(folder: FolderOption = _FOLDER, state: StateOption = Path(".reticent")) -> None:
+    """Accuracy, and the scores' AUC and risk, on the development split."""
+    making.development(_prepare(folder, state), folder)
+
+
+@app.command("certificate")
+def certificate(
+    target_risk: Annotated[float, typer.Option(help="Largest expected loss of accepted answers, r*.")] = 0.2,
+    folder: FolderOption = _FOLDER,
+    state: StateOption = Path(".reticent"),
+) -> None:
+    """Calibrate through a running server and write certificate.json; exit 1 if nothing was certified."""
+    making.certificate(_prepare(folder, state), folder, target_risk)
 
 
 def _prepare(folder: Path, state: Path) -> State:
     if not (folder / "tenants.yaml").is_file():
         raise fail(f"{folder} is not the embedded folder: run this in the repository, or give --folder")
     prepared = prepare(state, folder / "tenants.yaml")
+    os.environ.update(prepared.environment())
     if not is_converted(prepared.model):
         if shutil.disk_usage(state).free < 1_000_000_000:
             raise fail(f"{state}: less than 1 GB is free; the converted model needs 0.3 GB and its making twice that")

@@ -22,6 +22,16 @@ app = typer.Typer(no_args_is_help=True, help="Budgets and the journal of charges
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger's file.")]
 
 
+@app.command("create")
+def create(path: LedgerPath) -> None:
+    """Make an empty ledger; refuse where a file stands already."""
+    if path.exists():
+        raise fail(f"{path} exists; nothing was done")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    SqliteLedger(path, create=True).close()
+    typer.echo(f"{path}: made. Keep it, and its backups, as long as the data sets that it accounts for.")
+
+
 @app.command("show")
 def show(path: LedgerPath) -> None:
     """Every scope's account."""
@@ -37,14 +47,19 @@ def show(path: LedgerPath) -> None:
 
 
 @app.command("verify")
-def verify(path: LedgerPath) -> None:
+def verify(
+    path: LedgerPath,
+    anchor: Annotated[
+        str | None, typer.Option(help="SEQ:HASH of an earlier last entry, kept elsewhere: shows a cut or rewritten end.")
+    ] = None,
+) -> None:
     """Recompute every balance from the journal with independent code; exit 1 on any finding."""
-    report = verify_journal(path)
+    report = verify_journal(path, anchor=_anchor(anchor))
     for finding in report.findings:
         typer.echo(f"FINDING {finding.where}: {finding.what}")
     if report.findings:
         raise typer.Exit(1)
-    typer.echo(f"{path}: {report.seq} journal entries, {report.scopes} scopes: every balance agrees\nlast entry {report.seq} {report.hash}")
+    typer.echo(f"{path}: {report.seq} journal entries, {report.scopes} scopes: every balance agrees\nanchor {report.seq}:{report.hash}")
 
 
 @app.command("grant")
@@ -64,6 +79,15 @@ def grant(
     finally:
         ledger.close()
     typer.echo(f"{scope}: remaining {statement.remaining / 1e9:.6f} nats, guarantee now ε = {statement.guaranteed / 1e9:.6f}")
+
+
+def _anchor(text: str | None) -> tuple[int, str] | None:
+    if text is None:
+        return None
+    seq, _, digest = text.partition(":")
+    if not seq.isdigit() or len(digest) != 64:
+        raise fail("an anchor is SEQ:HASH, as `verify` prints it")
+    return int(seq), digest
 
 
 def _open(path: Path) -> SqliteLedger:

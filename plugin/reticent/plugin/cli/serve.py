@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -20,13 +20,16 @@ import typer
 
 from reticent.plugin.cli.common import fail, load_or_exit, say, stop
 from reticent.plugin.endpoint import CONFIG_VARIABLE
-from reticent.plugin.settings import Settings
+from reticent.plugin.rewards_source import read_secret
+from reticent.plugin.settings import ConfigurationError, Settings
 from reticent.rewards.process import WorkerProcess
 
-__all__ = ["serve", "serve_vllm", "vllm_command"]
+__all__ = ["running_vllm", "serve", "serve_vllm", "start_worker", "vllm_command"]
 
 _GUARD = "reticent.plugin.endpoint.RequireReticent"
-_OURS = ("--middleware", "--api-key", "--host", "--port", "--served-model-name", "--uds")
+_OURS = ("--host", "--port", "--uds", "--served-model-name", "--api-key", "--generation-config")
+_ELSEWHERE = ("--grpc", "--grpc-port", "--headless", "--config", "--run-batch", "--data-parallel-hybrid-lb")
+"""Ways to start vLLM in which no HTTP application of ours would stand, or a file would set options behind our back."""
 _READY_SECONDS = 600.0
 
 
@@ -55,14 +58,22 @@ def check_attachable() -> None:
 def vllm_command(model: str, arguments: Sequence[str], settings: Settings) -> list[str]:
     """The `vllm serve` command line: the operator's arguments, and the guard that refuses to serve without us."""
     for argument in arguments:
-        if argument.partition("=")[0] in _OURS:
-            raise fail(f"{argument.partition('=')[0]} is set from the reticent configuration; leave it out")
+        # vLLM takes abbreviations, and underscores for dashes.
+        name = argument.partition("=")[0].replace("_", "-")
+        if name.startswith("--") and any(known.startswith(name) for known in _OURS if len(name) > 2):
+            raise fail(f"{name} is set from the reticent configuration; leave it out")
+        if name.startswith("--") and any(known.startswith(name) for known in _ELSEWHERE if len(name) > 2):
+            raise fail(f"{name} would start vLLM without the surface that keeps raw answers in; leave it out")
     return [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model),
+        *arguments,
+        # Ours come last: of an option given twice vLLM takes the later.
         *("--host", settings.server.host, "--port", str(settings.server.port)),
         *("--served-model-name", settings.model.name),
+        # Sampling is what the request and our configuration say, not what a model's folder recommends.
+        *("--generation-config", "vllm"),
         *("--middleware", _GUARD),
-        *arguments,
+        "--disable-uvicorn-access-log",
     ]
 
 
@@ -74,6 +85,8 @@ def vllm_environment(config: Path) -> dict[str, str]:
     environment[CONFIG_VARIABLE] = str(config.resolve())
     # vLLM's own key check would stand in front of the tenants' keys.
     environment.pop("VLLM_API_KEY", None)
+    # Another front end would serve without our application.
+    environment.pop("VLLM_USE_RUST_FRONTEND", None)
     environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     environment.setdefault("VLLM_NO_USAGE_STATS", "1")
     return environment
@@ -86,28 +99,15 @@ def serve_vllm(
     settings: Settings,
     on_ready: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run worker and vLLM until the end of either, or a signal; return the exit status.
-
-    Only processes that were started here are stopped, by their ids.
-    """
-    check_attachable()
-    command = vllm_command(model, arguments, settings)
+    """Run worker and vLLM until the end of vLLM, or a signal; return the exit status."""
     with contextlib.ExitStack() as stack:
         _interrupt_on_sigterm(stack)
         try:
-            if settings.rewards.managed:
-                say("starting the reward worker")
-                worker = stack.enter_context(start_worker(settings))
-            else:
-                worker = None
-            say("starting vLLM (about half a minute on a CPU)")
-            process = subprocess.Popen(command, env=vllm_environment(config), start_new_session=True)
-            stack.callback(stop, process)
-            _wait_until_ready(process, settings)
+            process, worker = stack.enter_context(running_vllm(model, arguments, config, settings))
             on_ready()
             while process.poll() is None:
-                if worker is not None and worker.poll() is not None:
-                    say(f"the reward worker ended with status {worker.poll()}; requests will be refused")
+                if worker is not None and not worker.is_running:
+                    say("the reward worker has ended; requests are refused until the next start")
                     worker = None
                 time.sleep(0.3)
         except KeyboardInterrupt:
@@ -116,12 +116,36 @@ def serve_vllm(
         return process.returncode
 
 
+@contextlib.contextmanager
+def running_vllm(
+    model: str, arguments: Sequence[str], config: Path, settings: Settings
+) -> Iterator[tuple[subprocess.Popen[bytes], WorkerProcess | None]]:
+    """Worker (where managed) and vLLM, ready to answer.
+
+    Only processes that were started here are stopped, by their ids.
+    """
+    check_attachable()
+    command = vllm_command(model, arguments, settings)
+    with contextlib.ExitStack() as stack:
+        worker = None
+        if settings.rewards.managed:
+            say("starting the reward worker")
+            worker = stack.enter_context(start_worker(settings))
+        say("starting vLLM (about half a minute on a CPU)")
+        process = subprocess.Popen(command, env=vllm_environment(config), start_new_session=True)
+        stack.callback(stop, process)
+        _wait_until_ready(process, settings)
+        yield process, worker
+
+
 def start_worker(settings: Settings) -> WorkerProcess:
     """The reward worker as the configuration wants it."""
     rewards = settings.rewards
-    return WorkerProcess(
-        head=rewards.head, socket=rewards.socket, secret_file=rewards.secret_file, threads=rewards.threads
-    )
+    try:
+        secret = read_secret(rewards.secret_file)
+    except ConfigurationError as error:
+        raise fail(str(error), 78) from None
+    return WorkerProcess(rewards.head, rewards.socket, threads=rewards.threads, secret=secret, progress=say)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> None:
@@ -134,6 +158,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> N
         with contextlib.suppress(httpx.HTTPError):
             answer = httpx.get(url, timeout=5.0)
             if answer.status_code == 200:
+                if not _is_ours(answer):
+                    raise fail(f"something else than reticent answers at {url}; stopping")
                 say(f"ready after {time.monotonic() - started:.0f} s")
                 return
         if time.monotonic() - told > 10.0:
@@ -141,6 +167,13 @@ def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> N
             say(f"waiting for vLLM ({told - started:.0f} s)")
         time.sleep(0.5)
     raise fail(f"vLLM was not ready after {_READY_SECONDS:.0f} s")
+
+
+def _is_ours(answer: httpx.Response) -> bool:
+    try:
+        return bool(answer.json()["server"] == "reticent")
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _interrupt_on_sigterm(stack: contextlib.ExitStack) -> None:

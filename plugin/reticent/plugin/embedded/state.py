@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from reticent.accounting.store.sqlite import SqliteLedger
 from reticent.plugin.tenants import hash_key, new_key
 
 __all__ = ["State", "prepare"]
@@ -29,6 +30,16 @@ class State:
         """The converted model."""
         return self.folder / "model"
 
+    def environment(self) -> dict[str, str]:
+        """Overrides that put everything the embedded configuration writes into this folder."""
+        folder = self.folder.resolve()
+        return {
+            "RETICENT_LEDGER__PATH": str(folder / "ledger.db"),
+            "RETICENT_REWARDS__SOCKET": str(folder / "worker.sock"),
+            "RETICENT_REWARDS__SECRET_FILE": str(folder / "worker.secret"),
+            "RETICENT_TENANTS_FILE": str(folder / "tenants.yaml"),
+        }
+
 
 def prepare(folder: Path, tenants: Path) -> State:
     """Make the folder with keys for the tenants listed in `tenants` (sections without keys); keep what is there.
@@ -46,6 +57,10 @@ def prepare(folder: Path, tenants: Path) -> State:
     hashed = [{**section, "key_sha256": [hash_key(keys[section["id"]])]} for section in sections]
     document = {"operator_key_sha256": hash_key(operator), "tenants": hashed}
     _write(folder / "tenants.yaml", yaml.safe_dump(document, sort_keys=False))
+    ledger = folder / "ledger.db"
+    if not stored:
+        # Only together with new keys. A ledger that is missing later was lost, and is not silently replaced.
+        SqliteLedger(ledger, create=True).close()
     secret = folder / "worker.secret"
     if not secret.exists():
         _write(secret, secrets.token_hex(32) + "\n")

@@ -14,7 +14,7 @@ from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.noise import bernoulli, uniform_index
 from reticent.plugin.selection.base import Selection, SelectionSession
 
-__all__ = ["BoN", "ITP"]
+__all__ = ["ITP", "BoN"]
 
 
 class BoN:
@@ -41,7 +41,7 @@ class BoN:
 
 
 class ITP:
-    """Inference-time pessimism: accept a fresh candidate with probability relu(r - λ*) / (R - λ*), at most n of them."""
+    """Inference-time pessimism: accept a fresh candidate with probability relu(r - λ*)/(R - λ*), at most n of them."""
 
     name = "itp"
     private = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import get_args
 
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
@@ -36,6 +37,15 @@ class RuleBook:
     def rule(self, name: RuleName, candidates: int) -> Rule:
         """The rule called `name` with n = `candidates`."""
         return self._kept(name, candidates)
+
+    def check(self) -> None:
+        """Build every rule once, so that parameters out of range stop the start and not the first request.
+
+        Raises:
+            InvalidQuantityError: one that a mechanism refuses.
+        """
+        for name in get_args(RuleName):
+            self.rule(name, self._settings.candidates)
 
     def _build(self, name: RuleName, candidates: int) -> Rule:
         match name:

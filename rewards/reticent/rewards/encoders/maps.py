@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import FeatureMatrix, Pair, TextEmbedder, normalised
+from .base import FeatureMatrix, Pair, Subject, TextEmbedder, normalised
 from .grounded import EMBEDDED_CONSTANTS, SubjectView, evidence_sentences, measures, standardised
 
 __all__ = ["FEATURE_MAPS", "FeatureMap"]
@@ -74,21 +74,30 @@ def _qa(pairs: Sequence[Pair], embedder: TextEmbedder) -> FeatureMatrix:
 
 
 def _grounded(pairs: Sequence[Pair], embedder: TextEmbedder) -> FeatureMatrix:
-    subjects = list(dict.fromkeys(subject for subject, _ in pairs))
-    told = {subject: evidence_sentences(subject.passages) for subject in subjects}
-    texts = [text for subject in subjects for text in (subject.asked, *told[subject])]
-    vectors = _embedded([*texts, *(answer for _, answer in pairs)], embedder)
-    stacked = {subject: np.stack([vectors[sentence] for sentence in told[subject]]) for subject in subjects}
-    views = {
-        subject: SubjectView.of(subject.asked, told[subject], stacked[subject] @ vectors[subject.asked])
-        for subject in subjects
-    }
+    answers = _embedded([answer for _, answer in pairs], embedder)
+    # A subject's own texts are embedded apart: which sentence fits best is a jump, and must not depend on the batch.
+    subjects = {subject: _SubjectVectors.of(subject, embedder) for subject in dict.fromkeys(s for s, _ in pairs)}
     rows = []
     for subject, answer in pairs:
-        vector = vectors[answer]
-        row = measures(views[subject], answer, stacked[subject] @ vector, float(vector @ vectors[subject.asked]))
+        known, vector = subjects[subject], answers[answer]
+        row = measures(known.view, answer, known.sentences @ vector, float(known.question @ vector))
         rows.append(standardised(row, EMBEDDED_CONSTANTS))
     return normalised(np.array(rows, dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class _SubjectVectors:
+    """A subject's view with the embeddings of its question, shape (d,), and sentences, shape (m, d)."""
+
+    view: SubjectView
+    question: NDArray[np.float64]
+    sentences: NDArray[np.float64]
+
+    @staticmethod
+    def of(subject: Subject, embedder: TextEmbedder) -> _SubjectVectors:
+        told = evidence_sentences(subject.passages)
+        vectors = embedder.embed([subject.asked, *told])
+        return _SubjectVectors(SubjectView.of(subject.asked, told, vectors[1:] @ vectors[0]), vectors[0], vectors[1:])
 
 
 FEATURE_MAPS: dict[str, FeatureMap] = {

@@ -1,0 +1,5 @@
+"""`python -m reticent.plugin.cli`."""
+
+from reticent.plugin.cli import main
+
+main()

@@ -1,0 +1,36 @@
+"""The public facts that an answer depends on: what a certificate is bound to by its fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reticent.accounting.lattice import RewardLattice
+from reticent.plugin.resolve import Plan
+from reticent.plugin.settings import Settings
+from reticent.rewards.head import LinearHead
+from reticent.rewards.scores import Score, score_facts
+
+__all__ = ["request_facts", "server_facts"]
+
+
+def server_facts(settings: Settings, head: LinearHead, lattice: RewardLattice, score: Score) -> dict[str, Any]:
+    """What no request changes: base model, reward model, score.
+
+    Of the reward model only public facts: never a hash of its weights or of its data, which would confirm a guess.
+    """
+    return {
+        "base_model": {"name": settings.model.name, "revision": settings.model.revision},
+        "reward_model": {**head.public_facts(), "sensitivity": lattice.sensitivity, "lattice_bits": lattice.bits},
+        "score": score_facts(score),
+    }
+
+
+def request_facts(server: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """The server's facts and those of one request: rule and its parameters, sampling, form of the prompt."""
+    return {
+        **server,
+        "selection": plan.rule.facts(),
+        "sampling": plan.sampling.facts(),
+        "prompt": {"form": plan.prompt.form, "template": plan.prompt.template},
+    }

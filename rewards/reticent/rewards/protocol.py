@@ -1,0 +1,61 @@
+"""What goes over the wire between server and worker. JSON only; unknown fields and wrong types are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .encoders.base import Subject
+
+__all__ = [
+    "MAX_BODY_BYTES",
+    "MAX_CANDIDATES",
+    "MAX_CHARACTERS",
+    "MAX_EVIDENCE",
+    "SECRET_VARIABLE",
+    "ScoreRequest",
+    "ScoreResponse",
+    "SubjectModel",
+]
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_CANDIDATES = 1024
+MAX_CHARACTERS = 200_000
+MAX_EVIDENCE = 256
+SECRET_VARIABLE = "RETICENT_WORKER_SECRET"  # noqa: S105 - the name of a variable
+"""Environment variable that carries the shared secret; a command line would show it to every user of the machine."""
+
+_Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class SubjectModel(_Strict):
+    """`Subject` on the wire."""
+
+    prompt: _Text
+    question: _Text = ""
+    evidence: list[_Text] = Field(default=[], max_length=MAX_EVIDENCE)
+
+    @staticmethod
+    def of(subject: Subject) -> SubjectModel:
+        return SubjectModel(prompt=subject.prompt, question=subject.question, evidence=list(subject.evidence))
+
+    def value(self) -> Subject:
+        return Subject(self.prompt, self.question, tuple(self.evidence))
+
+
+class ScoreRequest(_Strict):
+    """POST /score: the candidates of one subject, scored in one pass."""
+
+    subject: SubjectModel
+    candidates: list[_Text] = Field(min_length=1, max_length=MAX_CANDIDATES)
+
+
+class ScoreResponse(_Strict):
+    """Its answer: one bounded reward a candidate, in order."""
+
+    rewards: list[float]

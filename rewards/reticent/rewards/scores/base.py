@@ -1,0 +1,85 @@
+"""What a score is: a number in [0, 1] for the gate, larger for answers more likely right, that does not depend on D."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from reticent.rewards.errors import ScoreDependsOnRewards
+
+__all__ = ["Need", "Score", "ScoreInputs", "require_independent_of_rewards", "score_facts"]
+
+Need: TypeAlias = Literal["candidates", "log_probabilities", "teacher_forced"]
+"""What a score wants beyond question, evidence and answer: the other candidates' texts, log-probabilities of the
+answer's tokens from sampling, or a pass of the answer without the evidence."""
+
+
+@dataclass(frozen=True)
+class ScoreInputs:
+    """All that a score may read. Which answer was chosen depends on D, as the released text does; nothing else may.
+
+    Attributes:
+        question: the question.
+        evidence: the texts of the evidence.
+        answer: the answer to be scored.
+        others: the texts of the other candidates of the same draw, the answer itself left out once.
+        mean_log_probability: mean log-probability of the answer's tokens given the evidence, in nats, or None.
+        lift_log_ratios: for each of the answer's tokens, log p(token | evidence) - log p(token | no evidence), in
+            nats, or None.
+    """
+
+    question: str
+    evidence: tuple[str, ...]
+    answer: str
+    others: tuple[str, ...] = ()
+    mean_log_probability: float | None = None
+    lift_log_ratios: Sequence[float] | None = None
+
+
+class Score(Protocol):
+    """A score. Fixed before calibration: name and constants stand in the certificate's fingerprint."""
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        ...
+
+    @property
+    def depends_on_rewards(self) -> bool:
+        """Whether the score reads anything computed from the reward model, beyond which answer was chosen."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What must be in the inputs."""
+        ...
+
+    @property
+    def constants(self) -> Mapping[str, object]:
+        """Every number that the score was fixed with, as JSON."""
+        ...
+
+    def compute(self, inputs: ScoreInputs) -> float:
+        """The score, in [0, 1].
+
+        Raises:
+            ScoreInputMissing: something of `needs` is not there.
+        """
+        ...
+
+
+def require_independent_of_rewards(score: Score) -> Score:
+    """`score`, if the gate may use it without a charge.
+
+    Raises:
+        ScoreDependsOnRewards: it says that it depends on rewards.
+    """
+    if score.depends_on_rewards:
+        raise ScoreDependsOnRewards(score.name)
+    return score
+
+
+def score_facts(score: Score) -> dict[str, object]:
+    """What stands in a fingerprint, and from which `build_score` makes the score again."""
+    return {"name": score.name, "constants": dict(score.constants)}

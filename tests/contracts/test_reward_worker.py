@@ -1,0 +1,374 @@
+"""The contract of reward backends, the worker's closed shell, and the client's errors. No process is started here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import socket
+import stat
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from reticent.rewards.address import listen_on_loopback, listen_on_socket
+from reticent.rewards.backends.head import HeadBackend
+from reticent.rewards.client import RewardClient
+from reticent.rewards.encoders.base import Subject
+from reticent.rewards.encoders.lexical import LexicalEncoder
+from reticent.rewards.errors import UnsafeAddress, WorkerFailed, WorkerRefused, WorkerUnavailable
+from reticent.rewards.head import LinearHead, SensitivityCertificate, new_identifier
+from reticent.rewards.ports import RewardBackend
+from reticent.rewards.protocol import MAX_BODY_BYTES, MAX_CANDIDATES
+from reticent.rewards.sensitivity import HeadFacts
+from reticent.rewards.worker import main
+from reticent.rewards.worker_app import create_app
+
+pytestmark = pytest.mark.anyio
+SECRET = "a secret of the tests, 32 letters"
+SUBJECT = Subject("Passage: Ada has a cat.\n\nQuestion: What pet has Ada?", "What pet has Ada?", ("Ada has a cat.",))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def make_head() -> LinearHead:
+    encoder = LexicalEncoder()
+    rng = np.random.default_rng(1)
+    certificate = SensitivityCertificate.of(HeadFacts(1000, 1, 0.1, 2.0, 1e-9, 0.5, 2.0), "0" * 64)
+    weights = tuple(float(x) for x in rng.normal(size=encoder.dimension))
+    return LinearHead(weights, encoder.name, encoder.revision, certificate, new_identifier())
+
+
+class RewardBackendContract:
+    """What every backend keeps."""
+
+    def backend(self) -> RewardBackend:
+        raise NotImplementedError
+
+    CANDIDATES = ("A cat.", "A dog.", "", "It is not stated.", "A cat.", "x" * 5000)
+
+    def test_one_bounded_reward_a_candidate_in_order(self) -> None:
+        backend = self.backend()
+        rewards = backend.score(SUBJECT, self.CANDIDATES)
+        assert len(rewards) == len(self.CANDIDATES)
+        assert all(math.isfinite(r) and 0 <= r <= backend.reward_max for r in rewards)
+        assert rewards[0] == rewards[4]
+        assert rewards[::-1] == pytest.approx(backend.score(SUBJECT, self.CANDIDATES[::-1]), abs=1e-5)
+
+    def test_a_reward_does_not_depend_on_its_batch(self) -> None:
+        backend = self.backend()
+        alone = [backend.score(SUBJECT, [answer])[0] for answer in self.CANDIDATES]
+        assert backend.score(SUBJECT, self.CANDIDATES) == pytest.approx(alone, abs=1e-5)
+
+    def test_an_empty_candidate_gets_zero(self) -> None:
+        assert self.backend().score(SUBJECT, ["", " \n"]) == [0.0, 0.0]
+
+    def test_the_sensitivity_lies_within_the_range(self) -> None:
+        backend = self.backend()
+        assert 0 < backend.sensitivity <= backend.reward_max
+
+    def test_public_facts_are_json_without_rewards(self) -> None:
+        facts = self.backend().public_facts()
+        assert json.loads(json.dumps(dict(facts))) == dict(facts)
+        assert not {"weights", "data_sha256"} & facts.keys()
+
+
+class TestHeadBackend(RewardBackendContract):
+    def backend(self) -> RewardBackend:
+        return HeadBackend(make_head(), LexicalEncoder())
+
+
+class _Fake:
+    """A backend whose scores are given; it notes the threads that call it and can wait or fail."""
+
+    reward_max = 2.0
+    sensitivity = 0.5
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.threads: set[int] = set()
+        self.next: list[float] | None = None
+        self.failure: Exception | None = None
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
+        self.threads.add(threading.get_ident())
+        self.hold.wait(10)
+        self.calls.append(len(candidates))
+        if self.failure is not None:
+            raise self.failure
+        return [1.0] * len(candidates) if self.next is None else self.next
+
+    def public_facts(self) -> Mapping[str, object]:
+        return {"backend": "fake"}
+
+
+@asynccontextmanager
+async def _served(backend: RewardBackend) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(backend, SECRET)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app=app)
+        headers = {"authorization": f"Bearer {SECRET}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as http:
+            yield http
+
+
+def _body(candidates: object = ("a", "b"), **more: object) -> dict[str, object]:
+    return {"subject": {"prompt": "p"}, "candidates": candidates, **more}
+
+
+async def test_a_batch_is_scored_in_one_pass_in_one_thread() -> None:
+    backend = _Fake()
+    async with _served(backend) as http:
+        answers = await asyncio.gather(*(http.post("/score", json=_body(["a"] * n)) for n in (3, 1, 2)))
+    assert [len(answer.json()["rewards"]) for answer in answers] == [3, 1, 2]
+    assert sorted(backend.calls[1:]) == [1, 2, 3]
+    assert len(backend.threads) == 1
+    assert threading.get_ident() not in backend.threads
+
+
+async def test_rewards_that_leave_the_worker_are_bounded() -> None:
+    backend = _Fake()
+    async with _served(backend) as http:
+        backend.next = [math.nan, math.inf, -math.inf, -1.0, 5.0, 1.5]
+        answer = await http.post("/score", json=_body(["a"] * 6))
+    assert answer.json() == {"rewards": [0.0, 0.0, 0.0, 0.0, 2.0, 1.5]}
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", f"bearer {SECRET}", f"Bearer {SECRET}x"])
+@pytest.mark.parametrize("path", ["/score", "/health", "/ready", "/profile", "/docs", "/nothing"])
+async def test_nothing_is_answered_without_the_secret(header: str | None, path: str) -> None:
+    backend = _Fake()
+    async with _served(backend) as http:
+        del http.headers["authorization"]
+        headers = {} if header is None else {"authorization": header}
+        body = {"json": _body()} if path == "/score" else {}
+        answer = await http.request("POST" if body else "GET", path, headers=headers, **body)  # type: ignore[arg-type]
+    assert answer.status_code == 401
+    assert backend.calls == [3]  # the canary of the start alone
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"candidates": ["a"]},
+        _body([]),
+        _body("a"),
+        _body([1]),
+        _body([None]),
+        _body(["a"] * (MAX_CANDIDATES + 1)),
+        _body(surplus=1),
+        {"subject": {"prompt": "p", "evidence": "e"}, "candidates": ["a"]},
+        {"subject": {"prompt": "p", "reward": 1}, "candidates": ["a"]},
+        [],
+        "text",
+    ],
+)
+async def test_a_body_of_the_wrong_form_is_refused_without_quoting_it(body: object) -> None:
+    backend = _Fake()
+    async with _served(backend) as http:
+        answer = await http.post("/score", json=body)
+    assert answer.status_code == 422
+    assert backend.calls == [3]
+    assert "input" not in answer.text
+
+
+async def test_other_content_than_json_and_broken_json_are_refused() -> None:
+    async with _served(_Fake()) as http:
+        pickled = await http.post("/score", content=b"\x80\x04N.", headers={"content-type": "application/octet-stream"})
+        untyped = await http.post("/score", content=json.dumps(_body()).encode())
+        broken = await http.post("/score", content=b'{"canary-text', headers={"content-type": "application/json"})
+    assert [pickled.status_code, untyped.status_code, broken.status_code] == [415, 415, 422]
+    assert "canary-text" not in broken.text
+
+
+async def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY_BYTES // 65536 + 2):
+            yield b" " * 65536
+
+    backend = _Fake()
+    async with _served(backend) as http:
+        json_type = {"content-type": "application/json"}
+        stated = await http.post("/score", content=b" " * (MAX_BODY_BYTES + 1), headers=json_type)
+        streamed = await http.post("/score", content=chunks(), headers=json_type)
+    assert [stated.status_code, streamed.status_code] == [413, 413]
+    assert backend.calls == [3]
+
+
+async def test_health_notices_a_canary_that_moved_and_shows_no_reward() -> None:
+    backend = _Fake()
+    async with _served(backend) as http:
+        well = await http.get("/health")
+        backend.next = [1.0, 1.0, 1.5]
+        moved = await http.get("/health")
+        backend.failure = RuntimeError("boom")
+        failed = await http.get("/health")
+        ready = await http.get("/ready")
+    assert [well.status_code, moved.status_code, failed.status_code, ready.status_code] == [200, 503, 503, 200]
+    assert "1.5" not in moved.text
+    assert well.json() == {"status": "ok"}
+
+
+async def test_a_failure_neither_shows_nor_logs_what_was_scored(caplog: pytest.LogCaptureFixture) -> None:
+    backend = _Fake()
+    with caplog.at_level(logging.DEBUG):
+        async with _served(backend) as http:
+            backend.failure = RuntimeError("canary-text")
+            answer = await http.post("/score", json=_body(["canary-text"]))
+    assert answer.status_code == 500
+    assert "canary-text" not in answer.text
+    assert "canary-text" not in caplog.text
+    assert "RuntimeError" in caplog.text
+
+
+async def test_the_profile_states_the_range_and_the_sensitivity() -> None:
+    async with _served(_Fake()) as http:
+        answer = await http.get("/profile")
+    assert answer.json() == {"reward_max": 2.0, "sensitivity": 0.5, "facts": {"backend": "fake"}}
+
+
+def test_a_short_secret_is_refused() -> None:
+    with pytest.raises(ValueError, match="16"):
+        create_app(_Fake(), "short")
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "localhost", "example.org", "", "127.0.0.1.nip.io"])
+def test_any_address_but_loopback_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UnsafeAddress):
+        listen_on_loopback(host, 0)
+    with pytest.raises(UnsafeAddress):
+        RewardClient(SECRET, host=host)
+    assert main(["--head", "none.json", "--host", host]) == 2
+    assert "neither a loopback address" in capsys.readouterr().err
+
+
+def test_a_socket_is_for_its_owner_alone_and_replaces_only_a_dead_one(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with listen_on_socket(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with pytest.raises(FileExistsError):
+            listen_on_socket(path)
+    with listen_on_socket(path):
+        pass
+    path.unlink()
+    path.write_text("precious")
+    with pytest.raises(FileExistsError):
+        listen_on_socket(path)
+    assert path.read_text() == "precious"
+
+
+# --- the client's errors ------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _raw_server(path: Path, reply: bytes | None) -> AsyncIterator[list[bytes]]:
+    """A Unix socket that reads a request and answers `reply`, or hangs up without a word."""
+    requests: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.read(65536))
+        if reply is not None:
+            writer.write(reply)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, path)
+    async with server:
+        yield requests
+
+
+def _reply(body: object, status: str = "200 OK") -> bytes:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"HTTP/1.1 {status}\r\ncontent-length: {len(raw)}\r\nconnection: close\r\n\r\n".encode() + raw
+
+
+async def test_no_worker_means_unavailable(tmp_path: Path) -> None:
+    async with RewardClient(SECRET, socket=tmp_path / "none") as client:
+        with pytest.raises(WorkerUnavailable):
+            await client.score(SUBJECT, ["a"])
+        assert not await client.is_healthy()
+        assert await client.score(SUBJECT, []) == []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        async with RewardClient(SECRET, host="127.0.0.1", port=taken.getsockname()[1]) as client:
+            with pytest.raises(WorkerUnavailable):
+                await client.score(SUBJECT, ["a"])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        None,
+        b"nonsense",
+        _reply({"rewards": [0.5]}),
+        _reply({"rewards": [0.5, "1"]}),
+        _reply({"rewards": [0.5, True]}),
+        _reply({"rewards": None}),
+        _reply([0.5, 0.5]),
+        _reply(b"{"),
+        _reply({"error": "scoring_failed"}, "500 Internal Server Error"),
+        _reply(b"", "302 Found"),
+    ],
+)
+async def test_whatever_happens_after_the_request_went_out_means_failed_and_is_not_retried(
+    tmp_path: Path, reply: bytes | None
+) -> None:
+    async with _raw_server(tmp_path / "s", reply) as requests, RewardClient(SECRET, socket=tmp_path / "s") as client:
+        with pytest.raises(WorkerFailed):
+            await client.score(SUBJECT, ["a", "b"])
+        assert len(requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 413, 415, 422, 503])
+async def test_a_refusal_means_that_nothing_was_computed(tmp_path: Path, status: int) -> None:
+    reply = _reply({"error": "x"}, f"{status} X")
+    async with _raw_server(tmp_path / "s", reply), RewardClient(SECRET, socket=tmp_path / "s") as client:
+        with pytest.raises(WorkerRefused) as caught:
+            await client.score(SUBJECT, ["a"])
+    assert caught.value.status == status
+    assert isinstance(caught.value, WorkerUnavailable)
+
+
+async def test_a_worker_that_does_not_answer_in_time_means_failed(tmp_path: Path) -> None:
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(never, tmp_path / "s")
+    async with server, RewardClient(SECRET, socket=tmp_path / "s", timeout=0.2) as client:
+        with pytest.raises(WorkerFailed):
+            await client.score(SUBJECT, ["a"])
+
+
+async def test_the_client_bounds_rewards_once_more(tmp_path: Path) -> None:
+    reply = _reply(b'{"rewards": [NaN, Infinity, -1, 7, 0.25]}')
+    path = tmp_path / "s"
+    async with _raw_server(path, reply), RewardClient(SECRET, socket=path, reward_max=2.0) as client:
+        assert await client.score(SUBJECT, ["a"] * 5) == [0.0, 0.0, 0.0, 2.0, 0.25]
+
+
+async def test_a_request_that_the_worker_would_refuse_is_not_sent(tmp_path: Path) -> None:
+    async with RewardClient(SECRET, socket=tmp_path / "none") as client:
+        with pytest.raises(WorkerRefused):
+            await client.score(SUBJECT, ["x" * MAX_BODY_BYTES])
+
+
+def test_a_client_wants_exactly_one_address() -> None:
+    for arguments in ({}, {"host": "127.0.0.1", "socket": Path("s")}, {"host": "127.0.0.1", "timeout": 0.0}):
+        with pytest.raises(ValueError):
+            RewardClient(SECRET, **arguments)  # type: ignore[arg-type]
