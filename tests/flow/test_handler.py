@@ -140,6 +140,25 @@ def test_a_worker_that_fails_in_the_second_chunk_costs_the_worst_case(tmp_path: 
     run(story())
 
 
+def test_every_chunk_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    """So that a seed gives other candidates in every chunk; and each tenant has a prefix cache of its own."""
+
+    async def story() -> None:
+        async with world(tmp_path, {**HALF, "selection.privitp.chunk": 1}) as w:
+            for _ in range(30):
+                w.source.draws.clear()
+                await w.answer(seed=5, user=str(len(w.rewards.calls)), **PRIVITP)
+                begun = 0
+                for count, salt, offset in w.source.draws:
+                    assert (salt, offset) == ("strict", begun)
+                    begun += count
+                if len(w.source.draws) > 2:
+                    return
+            raise AssertionError("no request needed three draws")
+
+    run(story())
+
+
 @pytest.mark.parametrize("wrong", [[0.5], [0.5] * 5, ["high"] * 4])
 def test_rewards_of_the_wrong_number_or_kind_cost_the_worst_case(tmp_path: Path, wrong: list[Any]) -> None:
     class Wrong(FakeRewards):
@@ -226,7 +245,9 @@ def test_a_failed_settlement_lets_no_answer_leave(tmp_path: Path, error: Excepti
     run(story())
 
 
-def test_a_settlement_of_unknown_outcome_lets_no_answer_leave_and_is_booked_once(tmp_path: Path) -> None:
+def test_a_settlement_of_unknown_outcome_lets_no_answer_leave_and_is_booked_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
         async with world(tmp_path, HALF) as w:
             w.ledger.after["settle"] = LedgerUnavailable("no answer from the disk")
@@ -236,6 +257,8 @@ def test_a_settlement_of_unknown_outcome_lets_no_answer_leave_and_is_booked_once
             scope = w.scopes()["user"]
             assert (scope.spent, scope.settled, scope.forfeited) == (w.plan().rule.worst_case, 1, 0)
             assert w.metric("reticent_forfeits_total") == 0
+            assert "was settled at" in caplog.text
+            assert "left to its lease" not in caplog.text
 
     run(story())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from scipy.special import ndtr
@@ -23,8 +24,8 @@ MODULE = "reticent.plugin.selection.privitp"
 TRIALS = 4000
 
 
-def mechanism(lattice: RewardLattice = LATTICE, **changes: float) -> Mechanism:
-    given = {
+def mechanism(lattice: RewardLattice = LATTICE, **changes: Any) -> Mechanism:
+    given: dict[str, Any] = {
         "reward_max": lattice.reward_max,
         "sensitivity": lattice.sensitivity,
         "candidates": N,
@@ -34,10 +35,10 @@ def mechanism(lattice: RewardLattice = LATTICE, **changes: float) -> Mechanism:
         "truncation": L,
         **changes,
     }
-    return Mechanism(**given)  # type: ignore[arg-type]
+    return Mechanism(**given)
 
 
-def rule(chunk: int = 2, **changes: float) -> PrivITP:
+def rule(chunk: int = 2, **changes: Any) -> PrivITP:
     return PrivITP(LATTICE, mechanism(**changes), chunk=chunk, order=ORDER)
 
 
@@ -126,7 +127,7 @@ def _coin(law: AcceptanceLaw, q: float) -> bool:
     return bernoulli_rarer(law.log_accept(q), law.log_reject(q))
 
 
-def thresholds(trials: int, **changes: float) -> list[float]:
+def thresholds(trials: int, **changes: Any) -> list[float]:
     """The λ that phase 1 releases inside the server."""
     tested = rule(**changes)
     units = [LATTICE.quantise(reward(i)) for i in range(N)]

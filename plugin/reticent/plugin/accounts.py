@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from reticent.accounting.ledger_errors import (
     ReservationClosed,
 )
 from reticent.accounting.units import NANO_PER_NAT, to_nano_rounded_up
-from reticent.plugin.errors import Unavailable
+from reticent.plugin.errors import Forbidden, Unavailable
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.resolve import Plan
 from reticent.plugin.selection.base import Selection
@@ -61,16 +62,19 @@ class Accounts:
         ledger: the store; owned by this object, closed by `close`.
         settings: data set, tenants and budgets.
         metrics: where forfeits are counted.
+        sensitivity: Δ of the rewards as drawn, for the journal.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, ledger: Ledger, settings: Settings, metrics: Metrics, sensitivity: float) -> None:
         self._ledger = ledger
+        self._sensitivity = sensitivity
         self._settings = settings
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ledger")
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
         self._sweeper: asyncio.Task[None] | None = None
         self._users: set[str] = set()
+        self._user_count: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Open the data set and the tenants' scopes (what is there stays as it was); begin to watch leases.
@@ -89,6 +93,10 @@ class Accounts:
                 self._figures(tenant.user_budget)
         except (DatasetConflict, BudgetTooSmallError) as error:
             raise ConfigurationError(str(error)) from None
+        for statement in await self._call(self._ledger.list_scopes):
+            if statement.kind == "user" and statement.parent is not None:
+                self._users.add(statement.scope_id)
+                self._user_count[statement.parent] += 1
         await self.sweep()
         self._sweeper = asyncio.create_task(self._watch_leases())
 
@@ -106,12 +114,17 @@ class Accounts:
 
         Raises:
             Exhausted: too little left; nothing was written.
+            Forbidden: a new user, and the tenant has as many as it may.
             Unavailable: the ledger cannot be written.
         """
         if plan.scope not in self._users:
-            await self._open(plan.scope, plan.caller.tenant.user_budget)
-            self._users.add(plan.scope)
-        facts: dict[str, str | int | float] = {"rule": plan.rule.name, "private": int(plan.rule.private)}
+            await self._open_user(plan)
+        # All that an auditor needs to compute the charge again, and none of it private.
+        facts: dict[str, str | int | float] = {
+            **plan.rule.facts(),
+            "private": int(plan.rule.private),
+            "sensitivity": self._sensitivity,
+        }
         reserve = partial(
             self._ledger.reserve,
             request_id,
@@ -161,6 +174,10 @@ class Accounts:
         """Accounts of a scope and its parents, leaf first."""
         return await self._call(partial(self._ledger.statements, scope))
 
+    async def all_statements(self) -> tuple[Statement, ...]:
+        """Every account, in the order in which they were opened."""
+        return await self._call(self._ledger.list_scopes)
+
     async def caller_statements(self, caller: Caller, user: str | None) -> tuple[Statement, ...]:
         """Accounts that a caller may read: its own, its data set's, and one user's if that user was ever seen."""
         if user is not None:
@@ -195,6 +212,16 @@ class Accounts:
         with contextlib.suppress(LedgerError, Unavailable):
             await self.abandon(await writing, rewards_asked=False, reason="cancelled")
 
+    async def _open_user(self, plan: Plan) -> None:
+        """Open a new user's scope. Names cost nothing to invent, so their number is bounded."""
+        caller = plan.caller
+        if self._user_count[caller.tenant_scope] >= caller.tenant.max_users:
+            raise Forbidden(f"This tenant has {caller.tenant.max_users} users and may have no more.", "user")
+        await self._open(plan.scope, caller.tenant.user_budget)
+        if plan.scope not in self._users:  # two first requests of one user open it once
+            self._users.add(plan.scope)
+            self._user_count[caller.tenant_scope] += 1
+
     def _figures(self, budget: BudgetSettings) -> tuple[int, int]:
         """(granted, overhead) of a budget, in 1e-9 nat; together at most ε, or the ledger refuses to open the scope.
 
@@ -209,7 +236,7 @@ class Accounts:
 
     async def _open(self, scope: str, budget: BudgetSettings) -> None:
         granted, overhead = self._figures(budget)
-        await self._call(
+        opened = await self._call(
             partial(
                 self._ledger.open_scope,
                 scope,
@@ -220,6 +247,16 @@ class Accounts:
                 actor="configuration",
             )
         )
+        found = opened.value
+        if opened.existed and (found.epsilon, found.delta) != (budget.epsilon, budget.delta):
+            log.warning(
+                "%s was opened with ε = %g, δ = %g, and keeps them; the configuration's %g, %g change nothing",
+                scope,
+                found.epsilon,
+                found.delta,
+                budget.epsilon,
+                budget.delta,
+            )
 
     async def _call(self, function: Callable[[], T]) -> T:
         try:

@@ -22,6 +22,7 @@ from reticent.plugin.handler import Answer
 from reticent.plugin.resolve import Plan, resolve
 from reticent.plugin.response import completion, stream_chunks
 from reticent.plugin.tenants import Caller
+from reticent.plugin.views import account
 from reticent.plugin.wire import ChatRequest, parse_chat_request
 
 __all__ = ["ROUTES", "create_app"]
@@ -32,6 +33,7 @@ ROUTES = (
     "/v1/chat/completions",
     "/v1/models",
     "/v1/reticent/budget",
+    "/v1/reticent/scopes",
     "/v1/reticent/certificate",
     "/health",
     "/ready",
@@ -53,6 +55,7 @@ def create_app(core: Core) -> FastAPI:
     app.add_api_route("/v1/chat/completions", chat, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", models, methods=["GET"])
     app.add_api_route("/v1/reticent/budget", budget, methods=["GET"])
+    app.add_api_route("/v1/reticent/scopes", scopes, methods=["GET"])
     app.add_api_route("/v1/reticent/certificate", certificate, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
     app.add_api_route("/ready", ready, methods=["GET"])
@@ -147,21 +150,16 @@ async def budget(request: Request, user: str | None = None) -> dict[str, Any]:
     return {
         "object": "reticent.budget",
         "order": core.settings.dataset.order,
-        "scopes": [
-            {
-                "kind": s.kind,
-                "scope": s.scope_id,
-                "epsilon": s.epsilon,
-                "delta": s.delta,
-                "guaranteed_epsilon": s.guaranteed / 1e9,
-                "granted": s.granted / 1e9,
-                "spent": s.spent / 1e9,
-                "reserved": s.reserved / 1e9,
-                "remaining": s.remaining / 1e9,
-            }
-            for s in statements
-        ],
+        "scopes": [account(statement, operator=False) for statement in statements],
     }
+
+
+async def scopes(request: Request) -> dict[str, Any]:
+    """`GET /v1/reticent/scopes`: every account, exactly; for the operator's key."""
+    core = _core(request)
+    core.tenants.require_operator(request.headers.get("authorization"))
+    found = [account(statement, operator=True) for statement in await core.accounts.all_statements()]
+    return {"object": "reticent.scopes", "order": core.settings.dataset.order, "scopes": found}
 
 
 async def certificate(request: Request) -> dict[str, Any]:
@@ -183,7 +181,9 @@ async def ready(request: Request) -> dict[str, str]:
 
 
 async def metrics(request: Request) -> Response:
-    """`GET /metrics`, in Prometheus' text format."""
+    """`GET /metrics`, in Prometheus' text format; for the operator's key, unless the configuration opens it."""
+    if _core(request).settings.server.metrics == "operator":
+        _core(request).tenants.require_operator(request.headers.get("authorization"))
     return Response(generate_latest(_core(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

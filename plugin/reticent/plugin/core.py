@@ -62,11 +62,11 @@ class Core:
         self.settings = settings
         self.started_at = int(time.time())
         self.metrics = Metrics()
-        self.tenants = TenantDirectory(settings.tenants, settings.dataset.id)
+        self.tenants = TenantDirectory(settings.tenants, settings.dataset.id, settings.operator_key_sha256)
         lattice = RewardLattice(head.reward_max, sensitivity_of(settings.rewards, head))
         self.rules = RuleBook(settings.selection, lattice, settings.dataset.order)
         self.rules.check()
-        self.accounts = Accounts(ledger, settings, self.metrics)
+        self.accounts = Accounts(ledger, settings, self.metrics, lattice.sensitivity)
         score = build_score(settings.gate.score, settings.gate.score_constants)
         self.gate = Gate(score, certificates)
         for certificate in self.gate.certificates:
@@ -167,7 +167,7 @@ def build_core(settings: Settings, source: CandidateSource) -> Core:
         head = LinearHead.load(settings.rewards.head)
     except (RewardsError, OSError) as error:
         raise ConfigurationError(f"the reward head {settings.rewards.head} cannot be used: {error}") from None
-    rewards = open_rewards(settings.rewards, head.reward_max)
+    rewards = open_rewards(settings.rewards, head)
     try:
         # Never made here: a mistyped path or an unmounted volume would give everybody a fresh budget.
         ledger = SqliteLedger(settings.ledger.path)

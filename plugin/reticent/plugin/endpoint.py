@@ -51,6 +51,9 @@ class ReticentEndpoint:
         Raises:
             ConfigurationError: there is no usable configuration; vLLM then does not start.
         """
+        from reticent.plugin.logs import configure_logging
+
+        configure_logging()
         holder = _Holder(read_settings())
         setattr(app.state, _STATE, holder)
         app.add_middleware(Surface, holder=holder)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,22 +130,20 @@ class Handler:
         Raises:
             ApiError: refused or failed; the reservation was released, or forfeited if rewards had been asked for.
         """
-        rule = plan.rule.name
-        with self._metrics.request_seconds.labels(rule=rule).time():
-            try:
-                async with asyncio.timeout(self._seconds):
-                    answer = await self._answer(plan, request_id)
-            except TimeoutError:
-                self._metrics.requests.labels(outcome="error", rule=rule).inc()
-                raise Unavailable("The request took too long and was given up.") from None
-            except BudgetRefused:
-                self._metrics.requests.labels(outcome="refused", rule=rule).inc()
-                raise
-            except BaseException:
-                self._metrics.requests.labels(outcome="error", rule=rule).inc()
-                raise
-        self._metrics.requests.labels(outcome=answer.outcome, rule=rule).inc()
-        return answer
+        start = time.perf_counter()
+        outcome, answer = "error", None
+        try:
+            async with asyncio.timeout(self._seconds):
+                answer = await self._answer(plan, request_id)
+            outcome = answer.outcome
+            return answer
+        except TimeoutError:
+            raise Unavailable("The request took too long and was given up.") from None
+        except BudgetRefused:
+            outcome = "refused"
+            raise
+        finally:
+            self._tell(plan, request_id, outcome, answer, time.perf_counter() - start)
 
     async def _answer(self, plan: Plan, request_id: str) -> Answer:
         try:
@@ -173,7 +172,6 @@ class Handler:
                 log.error("request %s could not be settled: %s", request_id, error)
                 raise Unavailable("The privacy ledger did not take the settlement.") from None
             raise
-        self._record(plan, selection)
         return Answer(plan, selection.chosen, outcome, verdict, score, selection, statements)
 
     async def _exhausted(self, plan: Plan, kind: str) -> Answer:
@@ -209,12 +207,30 @@ class Handler:
             return None
         return score if math.isfinite(score) else None
 
-    def _record(self, plan: Plan, selection: Selection) -> None:
-        self._metrics.charged.labels(rule=plan.rule.name).inc(selection.charge / 1e9)
-        if selection.halting_time is not None:
-            self._metrics.halting_time.observe(selection.halting_time)
-        if not plan.rule.private:
-            log.warning("tenant %s got an answer without privacy (rule %s)", plan.caller.tenant.id, plan.rule.name)
+    def _tell(self, plan: Plan, request_id: str, outcome: str, answer: Answer | None, seconds: float) -> None:
+        """Metrics and one log line, of nothing but what was released or is public."""
+        rule, tenant = plan.rule.name, plan.caller.tenant.id
+        self._metrics.requests.labels(outcome=outcome, rule=rule).inc()
+        self._metrics.request_seconds.labels(rule=rule).observe(seconds)
+        fields: dict[str, Any] = {
+            "request_id": request_id,
+            "tenant": tenant,
+            "rule": rule,
+            "outcome": outcome,
+            "seconds": round(seconds, 4),
+        }
+        if answer is not None:
+            fields["gate"] = answer.verdict.reason or "accepted"
+        selection = answer.selection if answer is not None else None
+        if selection is not None:
+            self._metrics.charged.labels(rule=rule).inc(selection.charge / 1e9)
+            fields["charge_nats"] = selection.charge / 1e9
+            if selection.halting_time is not None:
+                self._metrics.halting_time.observe(selection.halting_time)
+                fields["halting_time"] = selection.halting_time
+            if not plan.rule.private:
+                log.warning("tenant %s got an answer without privacy (rule %s)", tenant, rule)
+        log.info("request", extra=fields)
 
 
 _SCOPE_WORDS = {"dataset": "data set", "tenant": "tenant", "user": "user"}

@@ -10,6 +10,7 @@ from typing import Any
 
 from reticent.plugin.gate import GateVerdict
 from reticent.plugin.handler import Answer
+from reticent.plugin.views import shown_remaining
 
 __all__ = ["completion", "extension", "stream_chunks"]
 
@@ -37,7 +38,7 @@ def extension(answer: Answer) -> dict[str, Any]:
         "rule": plan.rule.name,
         "selection": plan.rule.name if selection is not None else "base",
         "charge": 0.0 if selection is None else (selection.charge / 1e9 if private else None),
-        "remaining": {statement.kind: statement.remaining / 1e9 for statement in answer.statements},
+        "remaining": {statement.kind: shown_remaining(statement) for statement in answer.statements},
         "fallback": selection.fallback if selection is not None else False,
         "halting_time": selection.halting_time if selection is not None else None,
         "score_accepted": answer.verdict.accepted,

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from reticent.plugin.settings import ConfigurationError, RewardSettings
 from reticent.rewards.client import RewardClient
+from reticent.rewards.head import LinearHead
+from reticent.rewards.protocol import model_digest
 
 __all__ = ["open_rewards", "read_secret"]
 
 _MIN_SECRET = 32
 
 
-def open_rewards(settings: RewardSettings, reward_max: float = 1.0) -> RewardClient:
-    """A client of the worker that the configuration names; its rewards lie in [0, `reward_max`].
+def open_rewards(settings: RewardSettings, head: LinearHead) -> RewardClient:
+    """A client of the worker that the configuration names, which must serve `head`.
 
     Raises:
         ConfigurationError: the secret cannot be used.
@@ -21,8 +23,9 @@ def open_rewards(settings: RewardSettings, reward_max: float = 1.0) -> RewardCli
     return RewardClient(
         read_secret(settings.secret_file),
         socket=settings.socket,
-        reward_max=reward_max,
+        reward_max=head.reward_max,
         timeout=settings.timeout_seconds,
+        model=model_digest(head.public_facts()),
     )
 
 

@@ -73,6 +73,7 @@ class ServerSettings(_Section):
     max_concurrent: Annotated[int, Field(gt=0)] = 64
     request_seconds: Positive = 120.0
     open_routes: tuple[str, ...] = ()
+    metrics: Literal["open", "operator"] = "operator"
 
 
 class LedgerSettings(_Section):
@@ -183,6 +184,7 @@ class TenantSettings(_Section):
     key_sha256: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")], ...], Field(min_length=1)]
     budget: BudgetSettings
     user_budget: BudgetSettings
+    max_users: Annotated[int, Field(ge=1)] = 10_000
     policy: TenantPolicy = TenantPolicy()
 
 

@@ -55,7 +55,10 @@ class Caller:
 class TenantDirectory:
     """All tenants by key. Look-up compares digests in constant time and looks at every one of them."""
 
-    def __init__(self, tenants: Iterable[TenantSettings], dataset_id: str) -> None:
+    def __init__(
+        self, tenants: Iterable[TenantSettings], dataset_id: str, operator_key_sha256: str | None = None
+    ) -> None:
+        self._operator = operator_key_sha256
         self._callers = [(digest, Caller(tenant, dataset_id)) for tenant in tenants for digest in tenant.key_sha256]
 
     def authenticate(self, authorization: str | None) -> Caller:
@@ -64,10 +67,7 @@ class TenantDirectory:
         Raises:
             Unauthorized: absent, not a bearer key, or unknown; the message is the same for each tenant.
         """
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise Unauthorized("You did not provide an API key. Send it as 'Authorization: Bearer KEY'.")
-        digest = hash_key(key.strip())
+        digest = _digest(authorization)
         found: Caller | None = None
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
@@ -75,3 +75,19 @@ class TenantDirectory:
         if found is None:
             raise Unauthorized("Incorrect API key provided.")
         return found
+
+    def require_operator(self, authorization: str | None) -> None:
+        """Refuse everybody but the operator.
+
+        Raises:
+            Unauthorized: no key, another one, or no operator's key is configured.
+        """
+        if not hmac.compare_digest(self._operator or "", _digest(authorization)):
+            raise Unauthorized("This takes the operator's key.")
+
+
+def _digest(authorization: str | None) -> str:
+    scheme, _, key = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise Unauthorized("You did not provide an API key. Send it as 'Authorization: Bearer KEY'.")
+    return hash_key(key.strip())

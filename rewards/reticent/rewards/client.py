@@ -19,7 +19,7 @@ import httpx
 
 from .address import require_loopback
 from .encoders.base import Subject
-from .errors import WorkerFailed, WorkerRefused, WorkerUnavailable
+from .errors import WorkerError, WorkerFailed, WorkerRefused, WorkerUnavailable
 from .protocol import MAX_BODY_BYTES, SubjectModel
 
 __all__ = ["RewardClient"]
@@ -39,6 +39,7 @@ class RewardClient:
         host, port: its loopback address.
         reward_max: R; every reward is brought into [0, R] once more, and NaN and infinities to 0.
         timeout: seconds for one request, all in all.
+        model: digest of the reward model that must answer (`model_digest`); None takes any.
 
     Raises:
         UnsafeAddress: `host` is not a loopback address.
@@ -54,6 +55,7 @@ class RewardClient:
         port: int = 8991,
         reward_max: float = 1.0,
         timeout: float = 60.0,
+        model: str | None = None,
     ) -> None:
         if (socket is None) == (host is None):
             raise ValueError("give either a socket or a host")
@@ -61,6 +63,7 @@ class RewardClient:
             raise ValueError(f"timeout and reward_max must be positive: {timeout}, {reward_max}")
         self._reward_max = reward_max
         self._timeout = timeout
+        self._model = model
         if host is not None:
             host = f"[{require_loopback(host)}]" if ":" in host else require_loopback(host)
         transport = httpx.AsyncHTTPTransport(
@@ -103,8 +106,12 @@ class RewardClient:
         return self._rewards(answer, len(candidates))
 
     async def is_healthy(self) -> bool:
-        """Whether the worker is there and its canary scores as it did."""
-        return await self._is_ok("/health")
+        """Whether the worker is there, is the right one, and its canary scores as it did."""
+        try:
+            self._require_model(await self._request("GET", "/health", None))
+        except WorkerError:
+            return False
+        return True
 
     async def is_ready(self) -> bool:
         """Whether the worker is there and has loaded its model."""
@@ -157,7 +164,13 @@ class RewardClient:
         except ValueError:
             raise WorkerFailed("the reward worker did not answer in JSON") from None
 
+    def _require_model(self, answer: object) -> None:
+        """Charges and certificates were computed for one model: rewards of another are worth nothing."""
+        if self._model is not None and (not isinstance(answer, dict) or answer.get("model") != self._model):
+            raise WorkerFailed("another reward model answers than the one that was configured")
+
     def _rewards(self, answer: object, count: int) -> list[float]:
+        self._require_model(answer)
         rewards = answer.get("rewards") if isinstance(answer, dict) else None
         if not isinstance(rewards, list) or len(rewards) != count:
             raise WorkerFailed("the reward worker did not give one reward a candidate")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from reticent.accounting.fingerprint import sha256_hex
 
 from .encoders.base import Subject
 
@@ -17,6 +20,7 @@ __all__ = [
     "ScoreRequest",
     "ScoreResponse",
     "SubjectModel",
+    "model_digest",
 ]
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -27,6 +31,11 @@ SECRET_VARIABLE = "RETICENT_WORKER_SECRET"  # noqa: S105 - the name of a variabl
 """Environment variable that carries the shared secret; a command line would show it to every user of the machine."""
 
 _Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+def model_digest(public_facts: Mapping[str, object]) -> str:
+    """Digest of a reward model's public facts: says which model answers, and tells nothing about D."""
+    return sha256_hex(dict(public_facts))
 
 
 class _Strict(BaseModel):
@@ -56,6 +65,7 @@ class ScoreRequest(_Strict):
 
 
 class ScoreResponse(_Strict):
-    """Its answer: one bounded reward a candidate, in order."""
+    """Its answer: one bounded reward a candidate, in order, and whose they are (`model_digest`)."""
 
     rewards: list[float]
+    model: str

@@ -3,7 +3,7 @@
 | route | answer |
 |---|---|
 | `POST /score` | `{"rewards": [...]}` |
-| `GET /health` | 200 when a canary scores as it did at the start, else 503; no reward in it |
+| `GET /health` | 200 with the model's digest when a canary scores as it did at the start, else 503; no reward in it |
 | `GET /ready` | 200 once the backend stands and the canary has been scored |
 | `GET /profile` | the backend's public facts, R and Δ among them |
 
@@ -28,7 +28,7 @@ from fastapi.responses import JSONResponse
 
 from .encoders.base import Subject
 from .ports import RewardBackend
-from .protocol import MAX_BODY_BYTES, ScoreRequest
+from .protocol import MAX_BODY_BYTES, ScoreRequest, model_digest
 
 __all__ = ["create_app"]
 
@@ -56,6 +56,7 @@ def create_app(backend: RewardBackend, secret: str) -> FastAPI:
     if len(secret) < 16:
         raise ValueError("the worker's secret must have at least 16 characters")
     scorer = _Scorer(backend)
+    model = model_digest(backend.public_facts())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -83,7 +84,7 @@ def create_app(backend: RewardBackend, secret: str) -> FastAPI:
         except Exception as error:  # noqa: BLE001 - its text may quote a prompt, so only its type may be logged
             _LOG.error("scoring failed: %s", type(error).__name__)
             return _error(500, "scoring_failed")
-        return JSONResponse({"rewards": rewards})
+        return JSONResponse({"rewards": rewards, "model": model})
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -93,7 +94,9 @@ def create_app(backend: RewardBackend, secret: str) -> FastAPI:
             _LOG.error("the canary failed: %s", type(error).__name__)
             return _error(503, "canary_failed")
         moved = max(abs(a - b) for a, b in zip(rewards, scorer.canary, strict=True))
-        return JSONResponse({"status": "ok"}) if moved <= _CANARY_TOLERANCE else _error(503, "canary_moved")
+        if moved > _CANARY_TOLERANCE:
+            return _error(503, "canary_moved")
+        return JSONResponse({"status": "ok", "model": model})
 
     @app.get("/ready")
     async def ready() -> JSONResponse:

@@ -10,7 +10,10 @@ from reticent.plugin.cli import doctor, embedded, gateway, ledger, serve, tenant
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help="Private, budgeted, certified answers."
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="Private, budgeted, certified answers.",
 )
 app.command(
     "serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, help=serve.serve.__doc__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -39,15 +40,13 @@ def load_or_exit(path: Path) -> Settings:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask a child, which leads a process group of its own, to end; kill its group when it does not. Touches no other."""
+    """Ask a child, which leads a process group of its own, to end; kill that group when it does not."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _TERM_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         # What the child started and did not end (vLLM's engine process) is in its group.
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()

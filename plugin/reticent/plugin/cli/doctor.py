@@ -82,7 +82,9 @@ def _reward_head(settings: Settings) -> Iterator[Finding]:
     except (RewardsError, OSError) as error:
         yield Finding("reward head", False, str(error), "`make reward-head`, or correct rewards.head.")
         return
-    yield Finding("reward head", True, f"Δ = {sensitivity_of(settings.rewards, head):.3g} ({settings.rewards.sensitivity})")
+    yield Finding(
+        "reward head", True, f"Δ = {sensitivity_of(settings.rewards, head):.3g} ({settings.rewards.sensitivity})"
+    )
 
 
 def _ledger(settings: Settings) -> Iterator[Finding]:
@@ -101,7 +103,9 @@ def _ledger(settings: Settings) -> Iterator[Finding]:
 
 def _certificates(settings: Settings) -> Iterator[Finding]:
     if not settings.gate.certificates:
-        yield Finding("certificate", False, "none configured: every answer is refused", "gate.certificates", vital=False)
+        yield Finding(
+            "certificate", False, "none configured: every answer is refused", "gate.certificates", vital=False
+        )
     for path in settings.gate.certificates:
         try:
             certificate = Certificate.load(path)
@@ -130,7 +134,7 @@ def _server(settings: Settings) -> Iterator[Finding]:
 
 
 async def _ask_worker(settings: Settings) -> None:
-    async with open_rewards(settings.rewards) as client:
+    async with open_rewards(settings.rewards, LinearHead.load(settings.rewards.head)) as client:
         if not await client.is_healthy():
             raise WorkerUnavailable("the reward worker does not answer")
 

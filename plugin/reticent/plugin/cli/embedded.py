@@ -48,6 +48,7 @@ def serve(
         path,
         settings,
         on_ready=lambda: typer.echo(welcome(settings, prepared.keys)),
+        log=prepared.folder / "vllm.log",
     )
     raise typer.Exit(status)
 

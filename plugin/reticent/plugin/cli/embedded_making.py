@@ -31,14 +31,17 @@ def reward_head(prepared: State, folder: Path) -> None:
 
 def development(prepared: State, folder: Path) -> None:
     """Accuracy, and the scores' AUC and risk, on the development split."""
-    typer.echo("\n".join(lines_of(development_report(prepared.model, prepared.folder, load_or_exit(folder / "reticent.yaml")))))
+    typer.echo(
+        "\n".join(lines_of(development_report(prepared.model, prepared.folder, load_or_exit(folder / "reticent.yaml"))))
+    )
 
 
 def certificate(prepared: State, folder: Path, target_risk: float) -> None:
     """Calibrate through a running server and write `certificate.json`; exit 1 if nothing was certified."""
     settings = load_or_exit(folder / "reticent.yaml")
     plan = make_plan(prepared.model, prepared.folder, settings, target_risk)
-    say(f"plan {plan.digest[:16]}: risk at most {target_risk:g}, ε = {plan.epsilon:g}, looks after {plan.schedule.looks()} events")
+    looks = ", ".join(str(look) for look in plan.schedule.looks())
+    say(f"plan {plan.digest[:16]}: risk at most {target_risk:g}, ε = {plan.epsilon:g}, looks after {looks} events")
     key, here = new_key(), prepared.folder / "calibration"
     config = calibration_config(folder / "reticent.yaml", here, hash_key(key))
     ledger = here / "ledger.db"
@@ -50,7 +53,7 @@ def certificate(prepared: State, folder: Path, target_risk: float) -> None:
     set_engine_environment()
     calibrating = load_settings(config)
     base_url = f"http://127.0.0.1:{calibrating.server.port}/v1"
-    with running_vllm(str(prepared.model), engine_arguments(), config, calibrating):
+    with running_vllm(str(prepared.model), engine_arguments(), config, calibrating, here / "vllm.log"):
         respondent = Respondent(base_url, key, calibrating.model.name, plan.fingerprint.digest)
         try:
             issued = asyncio.run(calibrate(plan, respondent, say))

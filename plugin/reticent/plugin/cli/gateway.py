@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ import uvicorn
 from reticent.plugin.cli.common import load_or_exit, say
 from reticent.plugin.cli.serve import start_worker
 from reticent.plugin.gateway import create_gateway
+from reticent.plugin.logs import configure_logging
 from reticent.plugin.settings import ConfigurationError
 
 __all__ = ["gateway"]
@@ -21,7 +21,7 @@ __all__ = ["gateway"]
 def gateway(config: Annotated[Path, typer.Option(help="The reticent configuration file.")]) -> None:
     """Serve in front of the upstreams named in the configuration (`model.upstreams`)."""
     settings = load_or_exit(config)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure_logging()
     with contextlib.ExitStack() as stack:
         if settings.rewards.managed:
             say("starting the reward worker")

@@ -50,7 +50,8 @@ def show(path: LedgerPath) -> None:
 def verify(
     path: LedgerPath,
     anchor: Annotated[
-        str | None, typer.Option(help="SEQ:HASH of an earlier last entry, kept elsewhere: shows a cut or rewritten end.")
+        str | None,
+        typer.Option(help="SEQ:HASH of an earlier last entry, kept elsewhere: shows a cut or rewritten end."),
     ] = None,
 ) -> None:
     """Recompute every balance from the journal with independent code; exit 1 on any finding."""
@@ -59,7 +60,8 @@ def verify(
         typer.echo(f"FINDING {finding.where}: {finding.what}")
     if report.findings:
         raise typer.Exit(1)
-    typer.echo(f"{path}: {report.seq} journal entries, {report.scopes} scopes: every balance agrees\nanchor {report.seq}:{report.hash}")
+    typer.echo(f"{path}: {report.seq} journal entries, {report.scopes} scopes: every balance agrees")
+    typer.echo(f"anchor {report.seq}:{report.hash}")
 
 
 @app.command("grant")
@@ -78,7 +80,9 @@ def grant(
         raise fail(str(error)) from None
     finally:
         ledger.close()
-    typer.echo(f"{scope}: remaining {statement.remaining / 1e9:.6f} nats, guarantee now ε = {statement.guaranteed / 1e9:.6f}")
+    typer.echo(
+        f"{scope}: remaining {statement.remaining / 1e9:.6f} nats, guarantee now ε = {statement.guaranteed / 1e9:.6f}"
+    )
 
 
 def _anchor(text: str | None) -> tuple[int, str] | None:

@@ -97,13 +97,18 @@ def serve_vllm(
     arguments: Sequence[str],
     config: Path,
     settings: Settings,
+    *,
     on_ready: Callable[[], None] = lambda: None,
+    log: Path | None = None,
 ) -> int:
-    """Run worker and vLLM until the end of vLLM, or a signal; return the exit status."""
+    """Run worker and vLLM until the end of vLLM, or a signal; return the exit status.
+
+    What vLLM prints goes to `log`, where one is given.
+    """
     with contextlib.ExitStack() as stack:
         _interrupt_on_sigterm(stack)
         try:
-            process, worker = stack.enter_context(running_vllm(model, arguments, config, settings))
+            process, worker = stack.enter_context(running_vllm(model, arguments, config, settings, log))
             on_ready()
             while process.poll() is None:
                 if worker is not None and not worker.is_running:
@@ -118,7 +123,7 @@ def serve_vllm(
 
 @contextlib.contextmanager
 def running_vllm(
-    model: str, arguments: Sequence[str], config: Path, settings: Settings
+    model: str, arguments: Sequence[str], config: Path, settings: Settings, log: Path | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], WorkerProcess | None]]:
     """Worker (where managed) and vLLM, ready to answer.
 
@@ -132,9 +137,17 @@ def running_vllm(
             say("starting the reward worker")
             worker = stack.enter_context(start_worker(settings))
         say("starting vLLM (about half a minute on a CPU)")
-        process = subprocess.Popen(command, env=vllm_environment(config), start_new_session=True)
+        output = stack.enter_context(log.open("ab")) if log is not None else None
+        process = subprocess.Popen(
+            command, env=vllm_environment(config), start_new_session=True, stdout=output, stderr=output
+        )
         stack.callback(stop, process)
-        _wait_until_ready(process, settings)
+        try:
+            _wait_until_ready(process, settings)
+        except typer.Exit:
+            if log is not None:
+                say(f"the end of {log}:\n" + _tail(log))
+            raise
         yield process, worker
 
 
@@ -154,7 +167,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> N
     started, told = time.monotonic(), 0.0
     while time.monotonic() - started < _READY_SECONDS:
         if process.poll() is not None:
-            raise fail(f"vLLM ended with status {process.returncode} before it was ready; its messages are above")
+            raise fail(f"vLLM ended with status {process.returncode} before it was ready")
         with contextlib.suppress(httpx.HTTPError):
             answer = httpx.get(url, timeout=5.0)
             if answer.status_code == 200:
@@ -167,6 +180,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> N
             say(f"waiting for vLLM ({told - started:.0f} s)")
         time.sleep(0.5)
     raise fail(f"vLLM was not ready after {_READY_SECONDS:.0f} s")
+
+
+def _tail(log: Path, size: int = 4000) -> str:
+    return log.read_bytes()[-size:].decode(errors="replace")
 
 
 def _is_ours(answer: httpx.Response) -> bool:

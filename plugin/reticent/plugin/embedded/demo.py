@@ -95,7 +95,9 @@ def _three_answers(player: _Player) -> Iterator[Step]:
     _, completion = player.ask("demo-open", "alice", rule="bon")
     facts = _facts(completion)
     well = facts["charge"] is None and "not private" in facts.get("warning", "")
-    yield _step("answer without privacy (bon), by this tenant's policy", "demo-open/alice", "answered", completion, well)
+    yield _step(
+        "answer without privacy (bon), by this tenant's policy", "demo-open/alice", "answered", completion, well
+    )
 
 
 def _gate(player: _Player) -> Iterator[Step]:
@@ -180,7 +182,14 @@ def play(base_url: str, model: str, keys: Mapping[str, str]) -> bool:
         console.print(f"[red]the story ended early:[/] {error}")
         return False
     table = Table(title="What happened (charges and budgets in nats)")
-    for name, justify in (("step", "left"), ("who", "left"), ("result", "left"), ("charge", "right"), ("left", "right"), ("as told", "left")):
+    for name, justify in (
+        ("step", "left"),
+        ("who", "left"),
+        ("result", "left"),
+        ("charge", "right"),
+        ("left", "right"),
+        ("as told", "left"),
+    ):
         table.add_column(name, justify="right" if justify == "right" else "left")
     for step in steps:
         table.add_row(step.title, step.who, step.result, step.charge, step.left, "yes" if step.well else "NO")

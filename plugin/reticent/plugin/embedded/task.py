@@ -29,22 +29,28 @@ KINDS: dict[str, float] = {"one": 0.25, "several": 0.35, "distractor": 0.10, "co
 SITES: tuple[str, ...] = ("people", "places", "trade")
 """The three calibration sites, each with subjects of its own."""
 
+# fmt: off
 _NAMES = {
-    "person": tuple(
-        "Alma Anton Bella Bruno Carla Clara Dora Edgar Elsa Emil Fiona Frank Greta Gustav Hanna Hugo Ida Ivan Jana "
-        "Jonas Karl Kira Laura Leo Lina Lucas Maria Martin Mila Nora Oscar Paula Peter Rita Robert Sara Simon Stella "
-        "Thomas Vera Victor Wanda Walter Zoe".split()
+    "person": (
+        "Alma", "Anton", "Bella", "Bruno", "Carla", "Clara", "Dora", "Edgar", "Elsa", "Emil", "Fiona",
+        "Frank", "Greta", "Gustav", "Hanna", "Hugo", "Ida", "Ivan", "Jana", "Jonas", "Karl", "Kira",
+        "Laura", "Leo", "Lina", "Lucas", "Maria", "Martin", "Mila", "Nora", "Oscar", "Paula", "Peter",
+        "Rita", "Robert", "Sara", "Simon", "Stella", "Thomas", "Vera", "Victor", "Wanda", "Walter",
+        "Zoe",
     ),
     "place": tuple(
         a + b
         for a in ("Green", "Stone", "River", "North", "Oak", "Silver", "Maple", "Bright", "Clear", "Red", "High", "Ash")
         for b in ("ford", "field", "wood", "bridge", "dale", "haven", "hill")
     ),
-    "thing": tuple(
-        "Albatross Aurora Comet Dolphin Eagle Falcon Galaxy Horizon Jupiter Kestrel Liberty Mercury Meteor Neptune "
-        "Orion Pelican Phoenix Polaris Raven Sparrow Swallow Tempest Titan Trident Venture Victory Voyager Zephyr".split()
+    "thing": (
+        "Albatross", "Aurora", "Comet", "Dolphin", "Eagle", "Falcon", "Galaxy", "Horizon", "Jupiter",
+        "Kestrel", "Liberty", "Mercury", "Meteor", "Neptune", "Orion", "Pelican", "Phoenix", "Polaris",
+        "Raven", "Sparrow", "Swallow", "Tempest", "Titan", "Trident", "Venture", "Victory", "Voyager",
+        "Zephyr",
     ),
 }
+# fmt: on
 _JOBS = ("baker", "carpenter", "doctor", "gardener", "painter", "pilot", "tailor", "teacher", "weaver", "clockmaker")
 _PETS = ("cat", "dog", "parrot", "rabbit", "turtle", "goat", "ferret", "pony")
 _GOODS = ("salt", "wool", "copper", "tea", "timber", "glass", "barley", "paper", "olive oil", "silk")
@@ -109,12 +115,20 @@ _TRADE = (
     _Attribute("port", "The home port of the ship {s} is {v}.", "What is the home port of the ship {s}?", "place"),
     _Attribute("crew", "The ship {s} has a crew of {v}.", "How many people are in the crew of the ship {s}?", "crew"),
     _Attribute("built", "The ship {s} was built in {v}.", "In what year was the ship {s} built?", "year"),
-    _Attribute("figure", "The figurehead of the ship {s} is made of {v}.", "What is the figurehead of the ship {s} made of?", _MATERIALS),
+    _Attribute(
+        "figure",
+        "The figurehead of the ship {s} is made of {v}.",
+        "What is the figurehead of the ship {s} made of?",
+        _MATERIALS,
+    ),
 )
 _SUBJECTS = {"people": ("person", _PERSON), "places": ("place", _PLACE), "trade": ("thing", _TRADE)}
-_NUMERIC = {"year": ("older", "later"), "count": ("fewer", "more"), "crew": ("smaller", "larger")}
 _COMPARISONS = {
-    "year": ("Who was born later, {a} or {b}?", "Which was founded later, {a} or {b}?", "Which ship was built later, {a} or {b}?"),
+    "year": (
+        "Who was born later, {a} or {b}?",
+        "Which was founded later, {a} or {b}?",
+        "Which ship was built later, {a} or {b}?",
+    ),
     "count": ("", "Which has more inhabitants, {a} or {b}?", ""),
     "crew": ("", "", "Which ship has the larger crew, {a} or {b}?"),
 }
