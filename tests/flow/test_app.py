@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tests.fakes.serving import open_with_app, serving
 from reticent.accounting.ledger_errors import LedgerUnavailable
 from reticent.plugin.app import ROUTES
 from reticent.plugin.errors import SourceUnavailable
+from reticent.plugin.logs import JsonLines
 from reticent.rewards import WorkerFailed, WorkerUnavailable
 
 CHAT = "/v1/chat/completions"
@@ -244,7 +246,13 @@ def test_the_answer_has_openais_form_and_the_extension(tmp_path: Path) -> None:
             assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
             extension = body["reticent"]
             scopes = w.scopes("strict", "ann")
-            assert extension["remaining"] == {kind: s.remaining / 1e9 for kind, s in scopes.items()}
+            for kind in ("user", "tenant"):
+                assert extension["remaining"][kind] == scopes[kind].remaining / 1e9
+            # The data set's account moves with other tenants' answers: a tenant is told hundredths, rounded down.
+            dataset = scopes["dataset"]
+            told = round(extension["remaining"]["dataset"] * 1e9)
+            assert told % (dataset.granted // 100) == 0
+            assert told <= dataset.remaining < told + dataset.granted // 100
             assert extension["charge"] == scopes["user"].spent / 1e9 > 0
             assert (extension["rule"], extension["selection"], extension["fallback"]) == ("privbon", "privbon", False)
             assert (extension["score_accepted"], extension["score"], extension["halting_time"]) == (True, None, None)
@@ -428,7 +436,8 @@ def test_the_budget_route_shows_the_callers_scopes_only(tmp_path: Path) -> None:
                 ann, tenant, dataset = body["scopes"]
                 assert (ann["scope"], tenant["scope"]) == ("user:notes/strict/ann", "tenant:notes/strict")
                 assert ann["spent"] == tenant["spent"] == w.scopes("strict", "ann")["user"].spent / 1e9
-                assert dataset["spent"] == 2 * ann["spent"]
+                assert (dataset["spent"], dataset["reserved"]) == (None, None)
+                assert dataset["remaining"] <= w.scopes_of("dataset:notes").remaining / 1e9
                 assert ann["granted"] + 0.51 < ann["epsilon"] == 20.0
                 assert ann["guaranteed_epsilon"] <= 20.0
                 # Another tenant's user, or one never seen, or a name that is none, shows nothing of them.
@@ -456,9 +465,42 @@ def test_the_other_routes_answer(tmp_path: Path) -> None:
             assert (await client.get("/ready")).json()["status"] == "ready"
             w.rewards.healthy = False
             assert "worker" in error_of(await client.get("/ready"), 503, "unavailable")["message"]
-            metrics = (await client.get("/metrics")).text
-            assert "reticent_requests_total" in metrics
-            assert "reticent_certificate_expiry_timestamp_seconds" in metrics
+
+    run(story())
+
+
+def test_metrics_and_all_accounts_are_the_operators(tmp_path: Path) -> None:
+    async def story() -> None:
+        certified = certificate(facts_for(make_settings(tmp_path)))
+        async with world(tmp_path, certificates=[certified]) as w:
+            async with w.client("lenient") as client:
+                await client.post(CHAT, json=chat_body(user="bob"))
+                for path in ("/metrics", "/v1/reticent/scopes"):
+                    error_of(await client.get(path), 401, "invalid_api_key")
+            async with w.client(None) as client:
+                for path in ("/metrics", "/v1/reticent/scopes"):
+                    error_of(await client.get(path), 401, "invalid_api_key")
+            async with w.client("operator") as client:
+                text = (await client.get("/metrics")).text
+                assert 'reticent_requests_total{outcome="selected",rule="privbon"} 1.0' in text
+                assert "reticent_certificate_expiry_timestamp_seconds" in text
+                scopes = (await client.get("/v1/reticent/scopes")).json()["scopes"]
+                spent = {s["scope"]: s["spent"] for s in scopes}
+                charge = w.plan().rule.worst_case / 1e9
+                assert spent["dataset:notes"] == spent["user:notes/lenient/bob"] == charge
+                # The operator's key opens no chat.
+                error_of(await client.post(CHAT, json=chat_body()), 401, "invalid_api_key")
+
+    run(story())
+
+
+def test_without_an_operators_key_nobody_is_the_operator_and_metrics_may_be_opened(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, {"operator_key_sha256": None}) as w, w.client("operator") as client:
+            error_of(await client.get("/v1/reticent/scopes"), 401, "invalid_api_key")
+            error_of(await client.get("/metrics"), 401, "invalid_api_key")
+        async with world(tmp_path, {"server.metrics": "open"}) as w, w.client(None) as client:
+            assert "reticent_requests_total" in (await client.get("/metrics")).text
 
     run(story())
 
@@ -513,8 +555,11 @@ def test_nothing_private_is_in_a_log_a_metric_an_error_a_header_or_the_journal(
                 remember(await client.post(CHAT, json=asked), answered=False)
                 w.ledger.broken.clear()
                 remember(await client.post(CHAT, json={**asked, "CANARYLESS": 1}), answered=False)
-                leaked.append((await client.get("/metrics")).text)
                 leaked.append((await client.get("/v1/reticent/budget")).text)
+            async with w.client("operator") as client:
+                metrics = (await client.get("/metrics")).text
+                assert "reticent_worker_errors_total" in metrics
+                leaked.append(metrics)
             leaked.append(
                 json.dumps([entry for entry in w.journal() if entry[0] != "scope_opened"]).replace("CANARYUSER", "")
             )
@@ -522,9 +567,8 @@ def test_nothing_private_is_in_a_log_a_metric_an_error_a_header_or_the_journal(
     with caplog.at_level(logging.DEBUG):
         run(story())
     # httpx and asyncio log in this process too; the product's records and any traceback are what counts.
-    leaked += [record.getMessage() for record in caplog.records] + [
-        str(record.exc_info or "") for record in caplog.records
-    ]
+    leaked += [JsonLines().format(record) for record in caplog.records]
+    leaked += [str(record.exc_info) for record in caplog.records if record.exc_info]
     everything = "\n".join(leaked)
     for what, canary in CANARIES.items():
         assert canary not in everything, what
@@ -532,6 +576,18 @@ def test_nothing_private_is_in_a_log_a_metric_an_error_a_header_or_the_journal(
     for key in KEYS.values():
         assert key not in everything
     assert any("without privacy" in record.getMessage() for record in caplog.records)
+
+
+def test_a_log_line_has_listed_fields_and_of_an_exception_its_type_alone() -> None:
+    record = logging.LogRecord("reticent.x", logging.ERROR, __file__, 1, "it failed", (), None)
+    record.tenant, record.prompt = "strict", "CANARYPROMPT"
+    try:
+        raise ValueError("CANARYPROMPT")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    line = json.loads(JsonLines().format(record))
+    assert line.keys() == {"time", "level", "logger", "message", "tenant", "exception"}
+    assert (line["tenant"], line["exception"], line["message"]) == ("strict", "ValueError", "it failed")
 
 
 def test_concurrent_requests_over_http_never_overspend(tmp_path: Path) -> None:

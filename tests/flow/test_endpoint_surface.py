@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,16 @@ def vllm_like(events: list[str]) -> FastAPI:
             app.add_api_route(path, raw, methods=[method])
     app.add_api_websocket_route("/v1/realtime", realtime)
     return app
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """The plugin sets up logging for a process of its own; here others come after it."""
+    logger = logging.getLogger("reticent")
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from reticent.accounting.store.sqlite import SqliteLedger
 from reticent.plugin.errors import Unavailable
 from reticent.plugin.gateway import create_gateway
 from reticent.plugin.settings import ConfigurationError, Settings, load_settings
+from reticent.rewards.protocol import model_digest
 
 SECRET = "s" * 40
 
@@ -53,6 +54,7 @@ class Worker:
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.status = 200
+        self.model = model_digest(make_head().public_facts())
 
     def app(self) -> FastAPI:
         app = FastAPI()
@@ -61,12 +63,14 @@ class Worker:
         return app
 
     async def health(self, request: Request) -> Response:
-        return JSONResponse({}, status_code=200 if request.headers["authorization"] == f"Bearer {SECRET}" else 401)
+        known = request.headers["authorization"] == f"Bearer {SECRET}"
+        return JSONResponse({"model": self.model}, status_code=200 if known else 401)
 
     async def score(self, request: Request) -> Response:
         body = await request.json()
         self.asked.append(body)
-        return JSONResponse({"rewards": [len(c) / 100 for c in body["candidates"]]}, status_code=self.status)
+        rewards = [len(c) / 100 for c in body["candidates"]]
+        return JSONResponse({"rewards": rewards, "model": self.model}, status_code=self.status)
 
 
 @pytest.fixture
@@ -130,6 +134,19 @@ def test_a_second_start_finds_the_ledger_as_it_was(
             answer = httpx.post(f"{gateway}/v1/chat/completions", headers=headers, json=body).json()
             remaining.append(answer["reticent"]["remaining"]["tenant"])
     assert remaining[0] > remaining[1] == remaining[2] > remaining[3]
+
+
+def test_a_worker_with_another_model_is_none(tmp_path: Path, upstream: tuple[Upstream, str], worker: Worker) -> None:
+    """Charge and certificate were computed for the configured head; another one may move further."""
+    settings = configure(tmp_path, upstreams=(upstream[1],))
+    worker.model = "0" * 64
+    headers = {"authorization": f"Bearer {KEYS['strict']}"}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+    with serving(create_gateway(settings)) as gateway:
+        assert httpx.get(f"{gateway}/ready").status_code == 503
+        assert httpx.post(f"{gateway}/v1/chat/completions", headers=headers, json=body).status_code == 503
+        scope = httpx.get(f"{gateway}/v1/reticent/budget", headers=headers).json()["scopes"][0]
+        assert scope["spent"] > 0
 
 
 @pytest.mark.parametrize(

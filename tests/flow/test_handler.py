@@ -15,10 +15,12 @@ import pytest
 from tests.fakes.build import certificate, facts_for, make_settings, make_world, run, until, world
 from tests.fakes.parts import FakeRewards, FakeSource
 
+from reticent.accounting.charges.privbon import PrivBoN
 from reticent.accounting.ledger_errors import AlreadyForfeited, LedgerUnavailable
 from reticent.plugin.errors import (
     ApiError,
     BudgetRefused,
+    Forbidden,
     Overloaded,
     PromptRefused,
     SourceUnavailable,
@@ -526,6 +528,50 @@ def test_a_request_without_a_user_is_booked_to_one_anonymous_user(tmp_path: Path
     run(story())
 
 
+def test_the_journal_has_all_that_an_auditor_needs_to_compute_a_charge_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, HALF) as w:
+            await w.answer()
+            reserved = [payload for kind, payload in w.journal() if kind == "reserved"][-1]
+            details = reserved["details"]
+            again = PrivBoN(1.0, details["sensitivity"], details["candidates"], details["noise_scale"])
+            assert again.charge_rounded_up(20.0) == reserved["worst_case"]
+
+    run(story())
+
+
+def test_a_tenant_may_have_only_so_many_users(tmp_path: Path) -> None:
+    async def story() -> None:
+        limit = {**HALF, "tenants.0.max_users": 2}
+        async with world(tmp_path, limit) as w:
+            await asyncio.gather(*(w.answer(user=user) for user in ("ann", "bob", "ann", "bob")))
+            with pytest.raises(Forbidden) as caught:
+                await w.answer(user="eve")
+            assert (caught.value.status, caught.value.param) == (403, "user")
+            assert (await w.answer(user="ann")).outcome == "selected"
+            assert (await w.answer("lenient", user="eve")).outcome == "selected"
+        # A second start knows the users that there were.
+        async with world(tmp_path, limit) as w:
+            with pytest.raises(Forbidden):
+                await w.answer(user="eve")
+            assert (await w.answer(user="bob")).outcome == "selected"
+
+    run(story())
+
+
+def test_a_budget_changed_in_the_configuration_alone_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with world(tmp_path, HALF) as w:
+            granted = w.scopes_of("tenant:notes/strict").granted
+        async with world(tmp_path, {**HALF, "tenants.0.budget.epsilon": 1e6}) as w:
+            assert w.scopes_of("tenant:notes/strict").granted == granted
+
+    run(story())
+    assert "keeps them" in caplog.text
+
+
 @pytest.mark.parametrize("rule", ["bon", "itp"])
 def test_a_rule_without_privacy_leaves_a_record_and_a_warning(
     tmp_path: Path, rule: str, caplog: pytest.LogCaptureFixture
@@ -538,7 +584,7 @@ def test_a_rule_without_privacy_leaves_a_record_and_a_warning(
             assert answer.selection.charge == 0
             assert w.scopes("open")["user"].settled == 1
             reserved = [payload for kind, payload in w.journal() if kind == "reserved"]
-            assert reserved[-1]["details"] == {"rule": rule, "private": 0}
+            assert reserved[-1]["details"] | {"rule": rule, "private": 0} == reserved[-1]["details"]
 
     with caplog.at_level(logging.WARNING, "reticent"):
         run(story())

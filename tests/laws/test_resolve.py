@@ -15,6 +15,7 @@ from reticent.plugin.errors import ApiError, BadRequest, Forbidden, ModelUnknown
 from reticent.plugin.resolve import render_prompt
 from reticent.plugin.settings import PromptSettings
 from reticent.plugin.wire import parse_chat_request
+from reticent.rewards.protocol import MAX_CHARACTERS
 
 HERE = Path("nowhere")
 
@@ -202,6 +203,19 @@ def test_earlier_messages_stay_and_make_another_form() -> None:
 def test_a_conversation_must_end_with_a_users_text(messages: list[Any]) -> None:
     with pytest.raises(BadRequest) as caught:
         prompt({**chat_body(), "messages": messages}, TEMPLATE)
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("evidence", [0, 1, 3])
+def test_a_text_too_long_for_the_worker_is_the_clients_fault(evidence: int) -> None:
+    def body(length: int) -> dict[str, Any]:
+        more = {"reticent": {"evidence": ["e"] * evidence}} if evidence else {}
+        return chat_body("x" * length, **more)
+
+    around = len(prompt(body(1), TEMPLATE).subject.prompt) - 1
+    prompt(body(MAX_CHARACTERS - around), TEMPLATE)
+    with pytest.raises(BadRequest) as caught:
+        prompt(body(MAX_CHARACTERS - around + 1), TEMPLATE)
     assert caught.value.param == "messages"
 
 

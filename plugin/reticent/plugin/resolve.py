@@ -14,6 +14,7 @@ from reticent.plugin.settings import PromptSettings, SamplingSettings, Settings,
 from reticent.plugin.tenants import Caller
 from reticent.plugin.wire import ChatRequest, Message
 from reticent.rewards import Subject
+from reticent.rewards.protocol import MAX_CHARACTERS
 
 __all__ = ["Plan", "render_prompt", "resolve"]
 
@@ -112,10 +113,12 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
     evidence = tuple(request.reticent.evidence or ()) if request.reticent else ()
     earlier = [_plain(message) for message in request.messages[:-1]]
     if not evidence:
+        _require_length(last.text)
         messages = (*earlier, _plain(last))
         return Prompt(messages, None, Subject(last.text, last.text, ()), "plain", "")
     joined = settings.evidence_separator.join(evidence)
     rendered = _render(settings.evidence_template, joined, last.text)
+    _require_length(rendered)
     bare = _render(settings.evidence_template, settings.no_evidence, last.text)
     template = hashlib.sha256(
         repr((settings.evidence_template, settings.evidence_separator, settings.no_evidence)).encode()
@@ -127,6 +130,14 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
         form="conversation-with-evidence" if earlier else "evidence",
         template=template,
     )
+
+
+def _require_length(text: str) -> None:
+    """The reward worker takes no longer texts; found here, it is the client's fault and not the worker's."""
+    if len(text) > MAX_CHARACTERS:
+        raise BadRequest(
+            f"The last message may have at most {MAX_CHARACTERS} characters with its evidence.", "messages"
+        )
 
 
 def _render(template: str, evidence: str, question: str) -> str:

@@ -42,7 +42,8 @@ class WorkerProcess:
 
     Raises (on entering):
         RuntimeError: it runs already.
-        WorkerUnavailable: it ended, or was not ready in time; the message has its last words.
+        WorkerUnavailable: somebody listens there already, or it ended, or was not ready in time; the message has its
+            last words.
     """
 
     def __init__(
@@ -84,6 +85,9 @@ class WorkerProcess:
     def __enter__(self) -> Self:
         if self._process is not None:
             raise RuntimeError("the worker was started already")
+        if self.socket.exists() and answers(self.socket):
+            # Its answers would be taken for ours: the probe below cannot tell them apart.
+            raise WorkerUnavailable(f"another process listens on {self.socket}; is a server running already?")
         command: Sequence[str] = [sys.executable, "-m", "reticent.rewards.worker", *self._arguments]
         descriptor = os.open(self._errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:

@@ -10,7 +10,7 @@ import typer
 import uvicorn
 
 from reticent.plugin.cli.common import load_or_exit, say
-from reticent.plugin.cli.serve import start_worker
+from reticent.plugin.cli.worker import enter_worker
 from reticent.plugin.gateway import create_gateway
 from reticent.plugin.logs import configure_logging
 from reticent.plugin.settings import ConfigurationError
@@ -23,9 +23,7 @@ def gateway(config: Annotated[Path, typer.Option(help="The reticent configuratio
     settings = load_or_exit(config)
     configure_logging()
     with contextlib.ExitStack() as stack:
-        if settings.rewards.managed:
-            say("starting the reward worker")
-            stack.enter_context(start_worker(settings))
+        enter_worker(stack, settings)
         try:
             app = create_gateway(settings)
         except (ConfigurationError, ValueError) as error:

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,12 +20,12 @@ import httpx
 import typer
 
 from reticent.plugin.cli.common import fail, load_or_exit, say, stop
+from reticent.plugin.cli.worker import enter_worker
 from reticent.plugin.endpoint import CONFIG_VARIABLE
-from reticent.plugin.rewards_source import read_secret
-from reticent.plugin.settings import ConfigurationError, Settings
+from reticent.plugin.settings import Settings
 from reticent.rewards.process import WorkerProcess
 
-__all__ = ["running_vllm", "serve", "serve_vllm", "start_worker", "vllm_command"]
+__all__ = ["running_vllm", "serve", "serve_vllm", "vllm_command"]
 
 _GUARD = "reticent.plugin.endpoint.RequireReticent"
 _OURS = ("--host", "--port", "--uds", "--served-model-name", "--api-key", "--generation-config")
@@ -53,6 +54,18 @@ def check_attachable() -> None:
             "the endpoint plugin 'reticent' is not registered in this environment, so vLLM would serve raw answers. "
             "Reinstall the package (pip install -e .) and try again."
         )
+
+
+def require_free_port(settings: Settings) -> None:
+    """End with a message where something listens already: its answers would be taken for those of vLLM."""
+    host, port = settings.server.host, settings.server.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise fail(f"cannot listen on {host} port {port}: {error.strerror}. Set RETICENT_SERVER__PORT.") from None
 
 
 def vllm_command(model: str, arguments: Sequence[str], settings: Settings) -> list[str]:
@@ -130,12 +143,10 @@ def running_vllm(
     Only processes that were started here are stopped, by their ids.
     """
     check_attachable()
+    require_free_port(settings)
     command = vllm_command(model, arguments, settings)
     with contextlib.ExitStack() as stack:
-        worker = None
-        if settings.rewards.managed:
-            say("starting the reward worker")
-            worker = stack.enter_context(start_worker(settings))
+        worker = enter_worker(stack, settings)
         say("starting vLLM (about half a minute on a CPU)")
         output = stack.enter_context(log.open("ab")) if log is not None else None
         process = subprocess.Popen(
@@ -149,16 +160,6 @@ def running_vllm(
                 say(f"the end of {log}:\n" + _tail(log))
             raise
         yield process, worker
-
-
-def start_worker(settings: Settings) -> WorkerProcess:
-    """The reward worker as the configuration wants it."""
-    rewards = settings.rewards
-    try:
-        secret = read_secret(rewards.secret_file)
-    except ConfigurationError as error:
-        raise fail(str(error), 78) from None
-    return WorkerProcess(rewards.head, rewards.socket, threads=rewards.threads, secret=secret, progress=say)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> None:

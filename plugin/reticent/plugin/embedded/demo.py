@@ -13,6 +13,7 @@ from typing import Any
 
 import openai
 from openai.types.chat import ChatCompletion
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -28,8 +29,8 @@ _MOST_TO_EXHAUST = 400
 class Step:
     """One line of the story: what was asked for, what happened, and whether that is what should have happened."""
 
-    title: str
     who: str
+    title: str
     result: str
     text: str
     charge: str
@@ -73,8 +74,8 @@ def _said(completion: ChatCompletion) -> str:
 
 def _step(title: str, who: str, result: str, completion: ChatCompletion, well: bool) -> Step:
     facts = _facts(completion)
-    charge = "none bounds it" if facts["charge"] is None else f"{facts['charge']:.6f}"
-    return Step(title, who, result, _said(completion), charge, f"{facts['remaining']['user']:.6f}", well)
+    charge = "unbounded" if facts["charge"] is None else f"{facts['charge']:.6f}"
+    return Step(who, title, result, _said(completion), charge, f"{facts['remaining']['user']:.6f}", well)
 
 
 def _three_answers(player: _Player) -> Iterator[Step]:
@@ -87,17 +88,15 @@ def _three_answers(player: _Player) -> Iterator[Step]:
         fell = left is None or abs((left - now) - charge) < 1e-8
         well = facts["selection"] == "privbon" and charge > 0 and fell and bool(_said(completion))
         left = now
-        yield _step(f"answer {number} (privbon)", "demo-open/alice", "answered", completion, well)
+        yield _step(f"privbon, answer {number}", "demo-open/alice", "answered", completion, well)
     _, completion = player.ask("demo-open", "alice", rule="privitp")
     facts = _facts(completion)
     well = facts["selection"] == "privitp" and facts["charge"] > 0 and facts["halting_time"] >= 1
-    yield _step("answer by lazy rejection (privitp)", "demo-open/alice", "answered", completion, well)
+    yield _step("privitp, lazy", "demo-open/alice", "answered", completion, well)
     _, completion = player.ask("demo-open", "alice", rule="bon")
     facts = _facts(completion)
     well = facts["charge"] is None and "not private" in facts.get("warning", "")
-    yield _step(
-        "answer without privacy (bon), by this tenant's policy", "demo-open/alice", "answered", completion, well
-    )
+    yield _step("bon, allowed here, not private", "demo-open/alice", "answered", completion, well)
 
 
 def _gate(player: _Player) -> Iterator[Step]:
@@ -110,10 +109,10 @@ def _gate(player: _Player) -> Iterator[Step]:
         seen.setdefault("refused" if refused else "answered", completion)
         if len(seen) == 2:
             break
-    for result, title in (("answered", "certified answer"), ("refused", "answer below the certified threshold")):
+    for result, title in (("answered", "above the threshold"), ("refused", "below the threshold")):
         found = seen.get(result)
         if found is None:
-            yield Step(title, "demo-strict/bob", "did not come", f"in {_MOST_TRIES} questions", "", "", False)
+            yield Step("demo-strict/bob", title, "did not come", f"in {_MOST_TRIES} questions", "", "", False)
             continue
         facts = _facts(found)
         expected = "accepted" if result == "answered" else "score_below_threshold"
@@ -136,18 +135,18 @@ def _exhaust(player: _Player, tenant: str, user: str) -> tuple[int, ChatCompleti
 def _exhaustion(player: _Player) -> Iterator[Step]:
     """A user's budget runs out: one tenant's policy gives base answers, the other's refuses."""
     number, end = _exhaust(player, "demo-open", "carol")
-    title = f"budget spent after {number} answers, policy base"
+    title = f"spent after {number}, policy base"
     if isinstance(end, ChatCompletion):
         facts = _facts(end)
         well = facts["charge"] == 0 and bool(_said(end)) and not facts["score_accepted"]
         yield _step(title, "demo-open/carol", "exhausted: base answer", end, well)
     else:
-        yield Step(title, "demo-open/carol", "exhausted: refused", str(end.code), "", "", False)
+        yield Step("demo-open/carol", title, "exhausted: refused", str(end.code), "", "", False)
     number, end = _exhaust(player, "demo-strict", "dave")
-    title = f"budget spent after {number} answers, policy refuse"
+    title = f"spent after {number}, policy refuse"
     if isinstance(end, openai.APIStatusError):
         well = end.status_code == 403 and end.code == "privacy_budget_exhausted"
-        yield Step(title, "demo-strict/dave", "exhausted: refused", f"{end.status_code} {end.code}", "0", "", well)
+        yield Step("demo-strict/dave", title, "exhausted: refused", f"{end.status_code} {end.code}", "0", "", well)
     else:
         yield _step(title, "demo-strict/dave", "exhausted: base answer", end, False)
 
@@ -173,7 +172,7 @@ def play(base_url: str, model: str, keys: Mapping[str, str]) -> bool:
     steps: list[Step] = []
     try:
         for step in story(base_url, model, keys, seed=secrets.randbits(31)):
-            console.print(f"[{'green' if step.well else 'red'}]{step.result}[/]  {step.title}: {step.text}")
+            console.print(f"[{'green' if step.well else 'red'}]{step.result}[/]  {step.who}, {step.title}: {step.text}")
             steps.append(step)
     except openai.APIConnectionError:
         console.print(f"no server answers at {base_url}; start it with: make serve")
@@ -181,17 +180,13 @@ def play(base_url: str, model: str, keys: Mapping[str, str]) -> bool:
     except (openai.APIStatusError, RuntimeError) as error:
         console.print(f"[red]the story ended early:[/] {error}")
         return False
-    table = Table(title="What happened (charges and budgets in nats)")
-    for name, justify in (
-        ("step", "left"),
-        ("who", "left"),
-        ("result", "left"),
-        ("charge", "right"),
-        ("left", "right"),
-        ("as told", "left"),
-    ):
-        table.add_column(name, justify="right" if justify == "right" else "left")
+    table = Table(title="What happened (charge and what is left to the user, in nats)", box=box.SIMPLE_HEAD)
+    for name in ("who", "asked", "result"):
+        table.add_column(name)
+    for name in ("charge", "left"):
+        table.add_column(name, justify="right")
     for step in steps:
-        table.add_row(step.title, step.who, step.result, step.charge, step.left, "yes" if step.well else "NO")
+        result = step.result if step.well else f"NOT AS TOLD: {step.result}"
+        table.add_row(step.who, step.title, result, step.charge, step.left)
     console.print(table)
     return all(step.well for step in steps)
