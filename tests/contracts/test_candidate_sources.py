@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.fakes.build import run
-from tests.fakes.parts import FakeSource
-from tests.fakes.serving import serving
-from tests.fakes.upstream import Mood, Upstream
 
 from reticent.plugin.candidates.http import HttpSource
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
 from reticent.plugin.ports import Candidate, CandidateSource, Prompt, SamplingParameters
 from reticent.rewards import Subject
+from tests.fakes.build import run
+from tests.fakes.parts import FakeSource
+from tests.fakes.serving import serving
+from tests.fakes.upstream import Mood, Upstream
 
 PLAIN = Prompt(({"role": "user", "content": "one two three"},), None, Subject("one two three"), "plain", "")
 WITH_EVIDENCE = Prompt(

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from tests.fakes.build import make_settings
-from tests.fakes.session import selections
 
 from reticent.accounting.errors import InvalidQuantityError
 from reticent.accounting.fingerprint import canonical_json
@@ -15,6 +13,8 @@ from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.selection.base import Rule
 from reticent.plugin.selection.rules import NONPRIVATE, RuleBook
 from reticent.plugin.settings import RuleName
+from tests.fakes.build import make_settings
+from tests.fakes.session import selections
 
 LATTICE = RewardLattice(1.0, 0.05)
 NAMES: tuple[RuleName, ...] = get_args(RuleName)

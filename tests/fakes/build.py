@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import apsw
 import httpx
 from fastapi import FastAPI
-from tests.fakes.parts import FakeRewards, FakeSource, RecordingLedger
 
 from reticent.accounting.calibration import Plan as CalibrationPlan
 from reticent.accounting.calibration import Schedule, Site, SiteBatch, Transcript, make_release
@@ -35,6 +34,7 @@ from reticent.plugin.tenants import TenantDirectory, hash_key
 from reticent.plugin.wire import parse_chat_request
 from reticent.rewards import HeadFacts, LinearHead, SensitivityCertificate
 from reticent.rewards.scores import build_score
+from tests.fakes.parts import FakeRewards, FakeSource, RecordingLedger
 
 __all__ = [
     "KEYS",

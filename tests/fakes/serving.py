@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+
 from tests.fakes.build import World
 
 __all__ = ["open_with_app", "serving"]

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from scipy.stats import chi2
-from tests.fakes.build import run
 
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.ports import Candidate
 from reticent.plugin.selection.base import Rule, Selection
+from tests.fakes.build import run
 
 __all__ = ["FALSE_ALARM", "FakeSession", "counts_of", "rejected", "selections"]
 

@@ -16,6 +16,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
+from reticent.accounting.ledger_errors import LedgerUnavailable
+from reticent.plugin.errors import SourceUnavailable
+from reticent.plugin.logs import JsonLines
+from reticent.plugin.settings import ROUTES
+from reticent.rewards import WorkerFailed, WorkerUnavailable
 from tests.fakes.build import (
     KEYS,
     MODEL,
@@ -31,12 +37,6 @@ from tests.fakes.build import (
 )
 from tests.fakes.parts import FakeRewards, FakeSource
 from tests.fakes.serving import open_with_app, serving
-
-from reticent.accounting.ledger_errors import LedgerUnavailable
-from reticent.plugin.app import ROUTES
-from reticent.plugin.errors import SourceUnavailable
-from reticent.plugin.logs import JsonLines
-from reticent.rewards import WorkerFailed, WorkerUnavailable
 
 CHAT = "/v1/chat/completions"
 OBSERVE: dict[str, Any] = {"tenants.0.policy": {"gate": "observe"}}

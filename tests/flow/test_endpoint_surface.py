@@ -17,14 +17,14 @@ import httpx
 import pytest
 import yaml
 from fastapi import FastAPI, WebSocket
-from tests.fakes.build import KEYS, MODEL, World, chat_body, make_head, make_world, run, settings_document
-from tests.fakes.serving import serving
 
 import reticent.plugin.endpoint as endpoint
 from reticent.accounting.audit import verify
 from reticent.accounting.store.sqlite import SqliteLedger
 from reticent.plugin.endpoint import CONFIG_VARIABLE, RequireReticent, ReticentEndpoint
 from reticent.plugin.settings import ConfigurationError
+from tests.fakes.build import KEYS, MODEL, World, chat_body, make_head, make_world, run, settings_document
+from tests.fakes.serving import serving
 
 RAW = "raw, unaligned answer"
 _POST = [

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.build import certificate
 
 from reticent.plugin.core import load_certificates
 from reticent.plugin.gate import Gate
 from reticent.rewards.errors import ScoreDependsOnRewards
 from reticent.rewards.scores import Blend, Need, ScoreInputs, SelfConsistency
+from tests.fakes.build import certificate
 
 FACTS: dict[str, Any] = {
     "base_model": {"name": "small", "revision": "1"},

@@ -14,9 +14,6 @@ import uvicorn
 import yaml
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from tests.fakes.build import KEYS, MODEL, make_head, run, settings_document
-from tests.fakes.serving import serving
-from tests.fakes.upstream import Upstream
 
 from reticent.accounting.audit import verify
 from reticent.accounting.store.sqlite import SqliteLedger
@@ -24,6 +21,9 @@ from reticent.plugin.errors import Unavailable
 from reticent.plugin.gateway import create_gateway
 from reticent.plugin.settings import ConfigurationError, Settings, load_settings
 from reticent.rewards.protocol import model_digest
+from tests.fakes.build import KEYS, MODEL, make_head, run, settings_document
+from tests.fakes.serving import serving
+from tests.fakes.upstream import Upstream
 
 SECRET = "s" * 40
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.build import certificate, facts_for, make_settings, make_world, run, until, world
-from tests.fakes.parts import FakeRewards, FakeSource
 
 from reticent.accounting.charges.privbon import PrivBoN
 from reticent.accounting.ledger_errors import AlreadyForfeited, LedgerUnavailable
@@ -27,6 +25,8 @@ from reticent.plugin.errors import (
     Unavailable,
 )
 from reticent.rewards import WorkerFailed, WorkerRefused, WorkerUnavailable
+from tests.fakes.build import certificate, facts_for, make_settings, make_world, run, until, world
+from tests.fakes.parts import FakeRewards, FakeSource
 
 HALF: dict[str, Any] = {"tenants.0.policy": {"gate": "observe"}}
 """`strict` without its gate, where the gate is not what is tested."""

@@ -12,6 +12,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
+from reticent.accounting.ledger_errors import LedgerUnavailable
+from reticent.rewards import WorkerFailed
 from tests.fakes.build import (
     KEYS,
     MODEL,
@@ -27,9 +30,6 @@ from tests.fakes.build import (
 )
 from tests.fakes.parts import FakeSource
 from tests.fakes.serving import open_with_app, serving
-
-from reticent.accounting.ledger_errors import LedgerUnavailable
-from reticent.rewards import WorkerFailed
 
 CHAT = "/v1/chat/completions"
 OBSERVE: dict[str, Any] = {"tenants.0.policy": {"gate": "observe"}}

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.build import QUESTION, chat_body, make_settings, plan_for
 
 from reticent.plugin.errors import ApiError, BadRequest, Forbidden, ModelUnknown
 from reticent.plugin.resolve import render_prompt
 from reticent.plugin.settings import PromptSettings
 from reticent.plugin.wire import parse_chat_request
 from reticent.rewards.protocol import MAX_CHARACTERS
+from tests.fakes.build import QUESTION, chat_body, make_settings, plan_for
 
 HERE = Path("nowhere")
 

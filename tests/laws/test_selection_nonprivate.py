@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.fakes.session import counts_of, rejected, selections
 
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.selection.nonprivate import ITP, BoN
+from tests.fakes.session import counts_of, rejected, selections
 
 R, BETA, N = 2.0, 0.8, 3
 LATTICE = RewardLattice(R, 0.04)

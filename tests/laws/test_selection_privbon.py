@@ -6,12 +6,12 @@ import math
 from fractions import Fraction
 
 import pytest
-from tests.fakes.session import counts_of, rejected, selections
 
 from reticent.accounting.charges import privbon as charges
 from reticent.accounting.errors import InvalidQuantityError
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.selection.privbon import PrivBoN
+from tests.fakes.session import counts_of, rejected, selections
 
 R, SIGMA, ORDER = 2.0, 0.4, 20.0
 LATTICE = RewardLattice(R, 0.04)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from scipy.special import ndtr
-from tests.fakes.session import FakeSession, counts_of, rejected, selections
 
 from reticent.accounting.charges.acceptance import AcceptanceLaw
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.selection.base import Selection
 from reticent.plugin.selection.privitp import PrivITP
+from tests.fakes.session import FakeSession, counts_of, rejected, selections
 
 R, DELTA, N, BETA, SIGMA_X, SIGMA_Z, L, ORDER = 2.0, 0.04, 3, 0.8, 0.3, 0.4, 1.5, 20.0
 LATTICE = RewardLattice(R, DELTA)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.fakes.build import settings_document
 
 from reticent.plugin.settings import ConfigurationError, Settings, load_settings
 from reticent.plugin.tenants import hash_key
+from tests.fakes.build import settings_document
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from tests.fakes.build import KEYS, make_settings
 
 from reticent.plugin.errors import Unauthorized
 from reticent.plugin.tenants import TenantDirectory, hash_key, new_key
+from tests.fakes.build import KEYS, make_settings
 
 
 def directory(changes: dict[str, Any] | None = None) -> TenantDirectory:

@@ -14,10 +14,10 @@ import httpx
 import openai
 import psutil
 import pytest
-from tests.server.conftest import RunningServer
 
 from reticent.accounting.audit import verify
 from reticent.plugin.embedded.demo import story
+from tests.server.conftest import RunningServer
 
 pytestmark = pytest.mark.server
 

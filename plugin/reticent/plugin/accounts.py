@@ -145,12 +145,18 @@ class Accounts:
             raise
 
     async def settle(self, reservation: Reservation, selection: Selection, outcome: str) -> tuple[Statement, ...]:
-        """Post the realised charge durably; return the accounts after it, leaf first."""
+        """Post the realised charge durably; return the accounts after it, leaf first.
+
+        Where only that reading fails, there are none: the answer is paid for, and is not thrown away for it.
+        """
         details: dict[str, str | int | float] = {"outcome": outcome, "fallback": int(selection.fallback)}
         if selection.halting_time is not None:
             details["halting_time"] = selection.halting_time
         await self._call(partial(self._ledger.settle, reservation.reservation_id, selection.charge, details=details))
-        return await self.statements(reservation.scope_ids[0])
+        try:
+            return await self.statements(reservation.scope_ids[0])
+        except (LedgerError, Unavailable):
+            return ()
 
     async def abandon(self, reservation: Reservation, *, rewards_asked: bool, reason: str) -> None:
         """Give up a request: release the reservation if no reward was asked for, else forfeit the worst case.
@@ -196,9 +202,8 @@ class Accounts:
             self._metrics.forfeits.inc(len(lost))
             log.warning("%d reservations outlived their lease and were forfeited at their worst case", len(lost))
         self._metrics.reservations_open.set(len(await self._call(self._ledger.open_reservations)))
-        for statement in await self._call(self._ledger.list_scopes):
-            if statement.kind == "dataset":
-                self._metrics.budget_remaining.labels(scope="dataset").set(statement.remaining / 1e9)
+        account = await self._call(partial(self._ledger.statement, dataset_scope(self._settings.dataset.id)))
+        self._metrics.budget_remaining.labels(scope="dataset").set(account.remaining / 1e9)
 
     async def _watch_leases(self) -> None:
         while True:

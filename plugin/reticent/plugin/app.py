@@ -1,4 +1,4 @@
-"""The HTTP surface, the same inside vLLM and in front of it. Every route is listed here; all others answer 404."""
+"""The HTTP surface, the same inside vLLM and in front of it. All other routes than `settings.ROUTES` answer 404."""
 
 from __future__ import annotations
 
@@ -25,21 +25,9 @@ from reticent.plugin.tenants import Caller
 from reticent.plugin.views import account
 from reticent.plugin.wire import ChatRequest, parse_chat_request
 
-__all__ = ["ROUTES", "create_app"]
+__all__ = ["create_app"]
 
 log = logging.getLogger(__name__)
-
-ROUTES = (
-    "/v1/chat/completions",
-    "/v1/models",
-    "/v1/reticent/budget",
-    "/v1/reticent/scopes",
-    "/v1/reticent/certificate",
-    "/health",
-    "/ready",
-    "/metrics",
-)
-"""Everything that this application answers."""
 
 _GRACE_SECONDS = 2.0
 _KEEPALIVE_SECONDS = 3.0
@@ -197,7 +185,12 @@ def _as_api_error(error: Exception) -> ApiError:
 
 async def _on_api_error(_: Request, error: Exception) -> Response:
     known = _as_api_error(error)
-    headers = {"Retry-After": str(known.retry_after)} if known.retry_after is not None else None
+    headers: dict[str, str] = {}
+    if known.retry_after is not None:
+        headers["Retry-After"] = str(known.retry_after)
+    if not known.retry:
+        # Clients repeat a 503 by themselves; this one has cost its worst case, and would cost it again.
+        headers["x-should-retry"] = "false"
     if isinstance(known, Overloaded | Unavailable):
         log.warning("%s: %s", known.code, known.message)
     return JSONResponse(envelope(known), status_code=known.status, headers=headers)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from reticent.accounting.certificates import Certificate, CertificateInvalid
@@ -84,6 +86,7 @@ class Core:
             seconds=settings.server.request_seconds,
         )
         self._tasks: set[asyncio.Task[Answer]] = set()
+        self._open: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Open the ledger's scopes and begin to watch leases."""
@@ -93,13 +96,15 @@ class Core:
         """Answer a request in a task that outlives its connection.
 
         Raises:
-            Overloaded: as many requests as the configuration allows are open.
+            Overloaded: as many requests as the configuration allows are open, in all or of this tenant.
         """
-        if len(self._tasks) >= self.settings.server.max_concurrent:
+        limits, tenant = self.settings.server, plan.caller.tenant.id
+        if len(self._tasks) >= limits.max_concurrent or self._open[tenant] >= limits.most_of_one_tenant:
             raise Overloaded("The server is at its limit of open requests. Try again shortly.")
         task = asyncio.create_task(self._handler.answer(plan, request_id))
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        self._open[tenant] += 1
+        task.add_done_callback(partial(self._finished, tenant))
         return task
 
     async def check(self) -> None:
@@ -121,8 +126,9 @@ class Core:
         await self._rewards.close()
         await self.accounts.close()
 
-    def _finished(self, task: asyncio.Task[Answer]) -> None:
+    def _finished(self, tenant: str, task: asyncio.Task[Answer]) -> None:
         self._tasks.discard(task)
+        self._open[tenant] -= 1
         if not task.cancelled():
             task.exception()  # Seen here, since a client that left never asks for it.
 

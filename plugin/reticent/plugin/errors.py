@@ -33,6 +33,7 @@ class ApiError(Exception):
         message: for people.
         param: the field of the request that is wrong.
         code: for programs; each class has its own.
+        retry: False where the failed request has cost its worst case, as a repetition might.
     """
 
     status: ClassVar[int] = 500
@@ -40,10 +41,11 @@ class ApiError(Exception):
     retry_after: ClassVar[int | None] = None
     code: str = "internal_error"
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, *, retry: bool = True) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.retry = retry
         if code is not None:
             self.code = code
 

@@ -19,7 +19,7 @@ from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.ledger import Statement
 from reticent.accounting.ledger_errors import LedgerError
 from reticent.plugin.accounts import Accounts, Exhausted
-from reticent.plugin.errors import BudgetRefused, Unavailable
+from reticent.plugin.errors import ApiError, BudgetRefused, Unavailable
 from reticent.plugin.facts import request_facts
 from reticent.plugin.gate import Gate, GateVerdict
 from reticent.plugin.metrics import Metrics
@@ -138,7 +138,7 @@ class Handler:
             outcome = answer.outcome
             return answer
         except TimeoutError:
-            raise Unavailable("The request took too long and was given up.") from None
+            raise Unavailable("The request took too long and was given up.", retry=False) from None
         except BudgetRefused:
             outcome = "refused"
             raise
@@ -165,12 +165,15 @@ class Handler:
             await asyncio.shield(
                 self._accounts.abandon(reservation, rewards_asked=session.rewards_asked, reason=reason)
             )
+            retry = not session.rewards_asked
             if isinstance(error, WorkerError):
                 self._metrics.worker_errors.inc()
-                raise Unavailable("The reward worker is not available.") from None
+                raise Unavailable("The reward worker is not available.", retry=retry) from None
             if isinstance(error, LedgerError):
                 log.error("request %s could not be settled: %s", request_id, error)
-                raise Unavailable("The privacy ledger did not take the settlement.") from None
+                raise Unavailable("The privacy ledger did not take the settlement.", retry=retry) from None
+            if isinstance(error, ApiError):
+                error.retry = error.retry and retry
             raise
         return Answer(plan, selection.chosen, outcome, verdict, score, selection, statements)
 

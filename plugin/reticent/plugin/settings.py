@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 __all__ = [
+    "ROUTES",
     "BudgetSettings",
     "ConfigurationError",
     "PrivItpSettings",
@@ -24,6 +25,18 @@ __all__ = [
     "TenantSettings",
     "load_settings",
 ]
+
+ROUTES = (
+    "/v1/chat/completions",
+    "/v1/models",
+    "/v1/reticent/budget",
+    "/v1/reticent/scopes",
+    "/v1/reticent/certificate",
+    "/health",
+    "/ready",
+    "/metrics",
+)
+"""Everything that the server answers."""
 
 RuleName = Literal["privbon", "privitp", "bon", "itp"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -71,9 +84,23 @@ class ServerSettings(_Section):
     max_body_bytes: Annotated[int, Field(gt=0)] = 1_000_000
     max_messages: Annotated[int, Field(gt=0)] = 100
     max_concurrent: Annotated[int, Field(gt=0)] = 64
+    max_concurrent_per_tenant: Annotated[int, Field(gt=0)] | None = None
     request_seconds: Positive = 120.0
     open_routes: tuple[str, ...] = ()
     metrics: Literal["open", "operator"] = "operator"
+
+    @property
+    def most_of_one_tenant(self) -> int:
+        """Open requests that one tenant may have: half of all, unless configured, so that none shuts out the others."""
+        return self.max_concurrent_per_tenant or max(1, self.max_concurrent // 2)
+
+    @field_validator("open_routes")
+    @classmethod
+    def _not_our_own(cls, routes: tuple[str, ...]) -> tuple[str, ...]:
+        for route in routes:
+            if not route.startswith("/") or route in ROUTES:
+                raise ValueError("must be vLLM's routes, not those that reticent answers itself")
+        return routes
 
 
 class LedgerSettings(_Section):

@@ -16,7 +16,8 @@ from reticent.plugin.settings import ConfigurationError, Settings, load_settings
 
 __all__ = ["fail", "load_or_exit", "say", "stop"]
 
-_TERM_SECONDS = 40.0
+_TERM_SECONDS = 100.0
+"""More than vLLM waits for its requests (--shutdown-timeout) and the surface for its own after that."""
 
 
 def say(message: str) -> None:
@@ -41,12 +42,15 @@ def load_or_exit(path: Path) -> Settings:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Ask a child, which leads a process group of its own, to end; kill that group when it does not."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _TERM_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-    with contextlib.suppress(ProcessLookupError):
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + _TERM_SECONDS
+            while process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+    finally:
+        # Also when a second Ctrl-C ends the wait: the group is in a session of its own, where no terminal reaches it.
         # What the child started and did not end (vLLM's engine process) is in its group.
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

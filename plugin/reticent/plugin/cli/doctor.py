@@ -140,7 +140,7 @@ async def _ask_worker(settings: Settings) -> None:
 
 
 def _ask(url: str) -> None:
-    answer = httpx.get(url, timeout=5.0)
+    answer = httpx.get(url, timeout=5.0, trust_env=False)
     answer.raise_for_status()
 
 

@@ -78,7 +78,7 @@ def development(folder: FolderOption = _FOLDER, state: StateOption = Path(".reti
 
 @app.command("certificate")
 def certificate(
-    target_risk: Annotated[float, typer.Option(help="Largest expected loss of accepted answers, r*.")] = 0.2,
+    target_risk: Annotated[float, typer.Option(help="Largest expected loss of accepted answers, r*.")] = 0.05,
     folder: FolderOption = _FOLDER,
     state: StateOption = Path(".reticent"),
 ) -> None:

@@ -29,9 +29,11 @@ __all__ = ["running_vllm", "serve", "serve_vllm", "vllm_command"]
 
 _GUARD = "reticent.plugin.endpoint.RequireReticent"
 _OURS = ("--host", "--port", "--uds", "--served-model-name", "--api-key", "--generation-config")
-_ELSEWHERE = ("--grpc", "--grpc-port", "--headless", "--config", "--run-batch", "--data-parallel-hybrid-lb")
+_ELSEWHERE = ("--grpc", "--grpc-port", "--headless", "--config", "--run-batch", "--data-parallel-hybrid-lb", "--omni")
 """Ways to start vLLM in which no HTTP application of ours would stand, or a file would set options behind our back."""
+_PLAIN = ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs")
 _READY_SECONDS = 600.0
+_DRAIN_SECONDS = 30
 
 
 def serve(
@@ -75,6 +77,8 @@ def vllm_command(model: str, arguments: Sequence[str], settings: Settings) -> li
         name = argument.partition("=")[0].replace("_", "-")
         if name.startswith("--") and any(known.startswith(name) for known in _OURS if len(name) > 2):
             raise fail(f"{name} is set from the reticent configuration; leave it out")
+        if name.startswith("--") and any(known.startswith(name) for known in _PLAIN if len(name) > 2):
+            raise fail(f"{name} is not supported: put the TLS end in front of this server")
         if name.startswith("--") and any(known.startswith(name) for known in _ELSEWHERE if len(name) > 2):
             raise fail(f"{name} would start vLLM without the surface that keeps raw answers in; leave it out")
     return [
@@ -86,6 +90,8 @@ def vllm_command(model: str, arguments: Sequence[str], settings: Settings) -> li
         # Sampling is what the request and our configuration say, not what a model's folder recommends.
         *("--generation-config", "vllm"),
         *("--middleware", _GUARD),
+        # At a stop the engine finishes what was asked, so that open requests settle instead of being forfeited.
+        *("--shutdown-timeout", str(_DRAIN_SECONDS)),
         "--disable-uvicorn-access-log",
     ]
 
@@ -170,7 +176,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> N
         if process.poll() is not None:
             raise fail(f"vLLM ended with status {process.returncode} before it was ready")
         with contextlib.suppress(httpx.HTTPError):
-            answer = httpx.get(url, timeout=5.0)
+            answer = httpx.get(url, timeout=5.0, trust_env=False)
             if answer.status_code == 200:
                 if not _is_ours(answer):
                     raise fail(f"something else than reticent answers at {url}; stopping")
@@ -195,10 +201,10 @@ def _is_ours(answer: httpx.Response) -> bool:
 
 
 def _interrupt_on_sigterm(stack: contextlib.ExitStack) -> None:
-    """Let SIGTERM end the command as Ctrl-C does, so that children are stopped."""
+    """Let SIGTERM and a lost terminal end the command as Ctrl-C does, so that children are stopped."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    stack.callback(signal.signal, signal.SIGTERM, previous)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        stack.callback(signal.signal, number, signal.signal(number, interrupt))

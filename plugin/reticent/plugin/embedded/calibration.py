@@ -87,22 +87,23 @@ async def calibrate(
     """
     transcript = Transcript(plan)
     supplies = {site.name: _supply(index, site.name) for index, site in enumerate(plan.sites)}
-    used = 0
+    asked: list[Item] = []
     for round_number in range(1, plan.schedule.rounds + 1):
         for site in plan.sites:
             items = [next(supplies[site.name]) for _ in range(plan.slots(round_number, site.name))]
-            used += len(items)
+            asked += items
             records = await respondent.records(site.name, items)
             batch = SiteBatch.from_records(plan, round_number, site.name, [(r.score, r.loss) for r in records])
             transcript.append(make_release(plan, batch))
-            tell(f"round {round_number}, site {site.name}: {len(items)} answers, {used} in all")
+            tell(f"round {round_number}, site {site.name}: {len(items)} answers, {len(asked)} in all")
         verdict = judge_transcript(transcript)
         tell(f"round {round_number}: {len(verdict.certified)} of {len(plan.thresholds)} thresholds certified")
         if verdict.chosen is not None:
             break
-    return issue(transcript, datetime.now(UTC), lifetime, unique_items=used)
+    distinct = {(item.passage, item.question) for item in asked}
+    return issue(transcript, datetime.now(UTC), lifetime, unique_items=len(distinct))
 
 
 def _supply(index: int, site: str) -> Iterator[Item]:
-    """Endless fresh questions of one site; no question is asked twice."""
+    """Questions of one site, drawn independently: now and then one comes twice, as it would in service."""
     return generate(_SITE_SEEDS + index, 1_000_000, sites=(site,))

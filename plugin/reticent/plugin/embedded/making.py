@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +65,21 @@ def draw_once(model: Path, folder: Path, seed: int, items: int) -> list[Drawn]:
 def make_head(model: Path, state: Path, folder: Path) -> dict[str, Any]:
     """Draw pairs, train the head, write `pairs.jsonl.gz`, `head.json`, `head-report.json`; return the report.
 
-    Held-out accuracy is on pairs of the development split, whose questions are in no training pair.
+    Held-out accuracy is on pairs of the development split, without the few whose question stands in a training pair.
     """
     pairs_path, heldout_path = folder / "pairs.jsonl.gz", state / "heldout-pairs.jsonl.gz"
     if not pairs_path.exists():
         write_pairs(pairs_path, make_pairs(draw_once(model, state, PAIRS_SEED, PAIRS_ITEMS), PAIRS_SEED))
     development = draw_once(model, state, DEVELOPMENT_SEED, DEVELOPMENT_ITEMS)
-    write_pairs(heldout_path, make_pairs(development, DEVELOPMENT_SEED))
-    pairs, heldout = load_pairs(pairs_path), load_pairs(heldout_path)
+    pairs = load_pairs(pairs_path)
+    known = {row.subject for row in pairs.rows}
+    write_pairs(heldout_path, (p for p in make_pairs(development, DEVELOPMENT_SEED) if p.subject not in known))
+    heldout = load_pairs(heldout_path)
     encoder = build_encoder(ENCODER, threads=2)
     features, apart = encode_pairs(pairs, encoder), encode_pairs(heldout, encoder)
     head = train_linear_head(pairs, encoder, REGULARIZATION, SCALE, pair_norm=PAIR_NORM, features=features)
     head.save(folder / "head.json")
-    rows = [vars_of(row) for row in tradeoff(features, apart, MUS, SCALES, pair_norm=PAIR_NORM)]
+    rows = [asdict(row) for row in tradeoff(features, apart, MUS, SCALES, pair_norm=PAIR_NORM)]
     chosen = next(r for r in rows if (r["regularization"], r["scale"]) == (REGULARIZATION, SCALE))
     report = {
         "pairs": len(pairs.rows),
@@ -92,11 +95,6 @@ def make_head(model: Path, state: Path, folder: Path) -> dict[str, Any]:
     }
     (folder / "head-report.json").write_text(json.dumps(report, indent=1) + "\n")
     return report
-
-
-def vars_of(row: Any) -> dict[str, float]:
-    """A frozen dataclass of numbers as a plain mapping."""
-    return {name: getattr(row, name) for name in row.__dataclass_fields__}
 
 
 def development_report(model: Path, state: Path, settings: Settings) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class State:
             "RETICENT_REWARDS__SOCKET": str(folder / "worker.sock"),
             "RETICENT_REWARDS__SECRET_FILE": str(folder / "worker.secret"),
             "RETICENT_TENANTS_FILE": str(folder / "tenants.yaml"),
+            # The demo is on loopback, where its metrics may be looked at without a key.
+            "RETICENT_SERVER__METRICS": "open",
         }
 
 

@@ -197,8 +197,9 @@ class _Writer:
         self, identifier: str, site: str, name_kind: str, attributes: Sequence[_Attribute], first: str
     ) -> Item:
         column = SITES.index(site)
-        usable = [a for a in attributes if isinstance(a.values, str) and _COMPARISONS.get(a.values, ("",) * 3)[column]]
-        attribute = self._rng.choice(usable)
+        asked = {name: questions[column] for name, questions in _COMPARISONS.items() if questions[column]}
+        usable = [(a, asked[a.values]) for a in attributes if isinstance(a.values, str) and a.values in asked]
+        attribute, wording = self._rng.choice(usable)
         second = self.name(name_kind)
         low = self.value(attribute)
         high = self.value(attribute, taken=(low,))
@@ -206,8 +207,7 @@ class _Writer:
         winner, loser = (second, first) if int(high) > int(low) else (first, second)
         self._rng.shuffle(facts)
         passage = " ".join(attribute.sentence.format(s=s, v=v) for s, v in facts)
-        assert isinstance(attribute.values, str)
-        question = _COMPARISONS[attribute.values][column].format(a=first, b=second)
+        question = wording.format(a=first, b=second)
         return Item(identifier, site, "comparison", passage, question, winner, (loser,))
 
 
