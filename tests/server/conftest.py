@@ -49,13 +49,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextlib.contextmanager
-def running_server(state: Path, **environment: str) -> Iterator[RunningServer]:
-    """Start `reticent embedded serve` on a free port with its state in `state`; stop it by its process id."""
+def require_model() -> None:
+    """Skip where there is no vLLM, or no converted model."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed (make install)")
     if not MODEL.is_dir():
         pytest.skip("the embedded model is not converted (make test does that)")
+
+
+@contextlib.contextmanager
+def running_server(state: Path, **environment: str) -> Iterator[RunningServer]:
+    """Start `reticent embedded serve` on a free port with its state in `state`; stop it by its process id."""
+    require_model()
     state.mkdir(parents=True, exist_ok=True)
     if not (state / "model").exists():
         (state / "model").symlink_to(MODEL)

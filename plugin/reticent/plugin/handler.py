@@ -205,7 +205,7 @@ class Handler:
             lift_log_ratios=lift,
         )
         try:
-            score = self._gate.score.compute(inputs)
+            score = await asyncio.to_thread(self._gate.score.compute, inputs)
         except ScoreInputMissing:
             return None
         return score if math.isfinite(score) else None

@@ -14,9 +14,25 @@ from reticent.plugin.settings import PromptSettings, SamplingSettings, Settings,
 from reticent.plugin.tenants import Caller
 from reticent.plugin.wire import ChatRequest, Message
 from reticent.rewards import Subject
+from reticent.rewards.encoders.grounded import evidence_sentences
 from reticent.rewards.protocol import MAX_CHARACTERS
 
-__all__ = ["Plan", "render_prompt", "resolve"]
+__all__ = [
+    "MAX_EVIDENCE_CHARACTERS",
+    "MAX_QUESTION_CHARACTERS",
+    "MAX_SENTENCES",
+    "Plan",
+    "render_prompt",
+    "resolve",
+]
+
+MAX_EVIDENCE_CHARACTERS = 32_000
+"""Most characters of all evidence of a request. The worker embeds every sentence, one request at a time: this much takes
+it about 4 s on one core, and more would make other tenants wait."""
+MAX_QUESTION_CHARACTERS = 32_000
+"""Most characters of the last message, which stands for the evidence where there is none."""
+MAX_SENTENCES = 512
+"""Most sentences of the evidence, or of the last message where there is none."""
 
 _T = TypeVar("_T", bound=str)
 
@@ -105,20 +121,24 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
     The bare prompt has the same template with `no_evidence` in the evidence's place: what evidence lift compares with.
 
     Raises:
-        BadRequest: the conversation does not end with a user message, or that one is empty.
+        BadRequest: the conversation does not end with a user message, or that one is empty, or it or the evidence is
+            longer than the reward worker can score in a bearable time.
     """
     last = request.messages[-1]
     if last.role != "user" or not last.text.strip():
         raise BadRequest("The last message must be a user's, with text.", "messages")
     evidence = tuple(request.reticent.evidence or ()) if request.reticent else ()
     earlier = [_plain(message) for message in request.messages[:-1]]
+    _require_length(last.text, evidence)
     if not evidence:
-        _require_length(last.text)
         messages = (*earlier, _plain(last))
         return Prompt(messages, None, Subject(last.text, last.text, ()), "plain", "")
     joined = settings.evidence_separator.join(evidence)
     rendered = _render(settings.evidence_template, joined, last.text)
-    _require_length(rendered)
+    if len(rendered) > MAX_CHARACTERS:  # Possible with a long template only.
+        raise BadRequest(
+            f"The last message may have at most {MAX_CHARACTERS} characters with its evidence.", "messages"
+        )
     bare = _render(settings.evidence_template, settings.no_evidence, last.text)
     template = hashlib.sha256(
         repr((settings.evidence_template, settings.evidence_separator, settings.no_evidence)).encode()
@@ -132,12 +152,17 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
     )
 
 
-def _require_length(text: str) -> None:
-    """The reward worker takes no longer texts; found here, it is the client's fault and not the worker's."""
-    if len(text) > MAX_CHARACTERS:
+def _require_length(question: str, evidence: tuple[str, ...]) -> None:
+    """Refuse, before anything is reserved, what would hold the reward worker up."""
+    if len(question) > MAX_QUESTION_CHARACTERS:
+        raise BadRequest(f"The last message may have at most {MAX_QUESTION_CHARACTERS} characters.", "messages")
+    if sum(map(len, evidence)) > MAX_EVIDENCE_CHARACTERS:
         raise BadRequest(
-            f"The last message may have at most {MAX_CHARACTERS} characters with its evidence.", "messages"
+            f"The evidence may have at most {MAX_EVIDENCE_CHARACTERS} characters in all.", "reticent.evidence"
         )
+    if len(evidence_sentences(evidence or (question,))) > MAX_SENTENCES:
+        where = ("evidence", "reticent.evidence") if evidence else ("last message", "messages")
+        raise BadRequest(f"The {where[0]} may have at most {MAX_SENTENCES} sentences.", where[1])
 
 
 def _render(template: str, evidence: str, question: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,7 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from reticent.plugin.errors import BadRequest
 from reticent.plugin.settings import RuleName
 
-__all__ = ["INERT_FIELDS", "ChatRequest", "Extension", "Message", "StreamOptions", "TextPart", "parse_chat_request"]
+__all__ = [
+    "INERT_FIELDS",
+    "MAX_KEYS",
+    "MAX_VALUES",
+    "ChatRequest",
+    "Extension",
+    "Message",
+    "StreamOptions",
+    "TextPart",
+    "parse_chat_request",
+]
 
 INERT_FIELDS = frozenset(
     {"store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "metadata", "verbosity"}
@@ -40,9 +51,15 @@ _NOT_HERE = {
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {"type": "text"}, ["text"], "none")
 _HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_ECHO = 100
+_MAX_ERRORS_READ = 20
 _MAX_DEPTH_MESSAGE = "The request body is nested too deeply."
 
 MAX_NAME = 256
+MAX_VALUES = 20_000
+"""Most objects, lists and members of either in a body. Counted before any is made: a body of a megabyte has room for
+hundreds of thousands, which take the event loop a second to check and to report on."""
+MAX_KEYS = 2_000
+"""Most keys of one object in a body; above the longest `logit_bias`, so that this one is still refused by name."""
 _Text = Annotated[str, Field(max_length=1_000_000)]
 
 
@@ -61,7 +78,7 @@ class Message(_Strict):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: _Text | Annotated[list[TextPart], Field(min_length=1, max_length=1000)] | None = None
+    content: _Text | Annotated[list[TextPart], Field(min_length=1, max_length=1000, fail_fast=True)] | None = None
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     refusal: _Text | None = None
 
@@ -85,7 +102,7 @@ class Extension(_Strict):
 
     rule: RuleName | None = None
     candidates: Annotated[int, Field(ge=1)] | None = None
-    evidence: Annotated[list[_Text], Field(min_length=1, max_length=64)] | None = None
+    evidence: Annotated[list[_Text], Field(min_length=1, max_length=64, fail_fast=True)] | None = None
     on_exhausted: Literal["base", "refuse"] | None = None
     gate: Literal["abstain", "observe"] | None = None
 
@@ -94,7 +111,7 @@ class ChatRequest(_Strict):
     """A chat completion request, checked for form. What the configuration allows is checked by `resolve`."""
 
     model: Annotated[str, Field(max_length=MAX_NAME)]
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
@@ -132,7 +149,8 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
     """Read a request body.
 
     Raises:
-        BadRequest: not JSON, unknown or wrong fields; `param` names the first one. Values are not repeated.
+        BadRequest: not JSON, too much of it, unknown or wrong fields; `param` names the first one. Values are not
+            repeated.
     """
     document = _load(body)
     for name in [name for name in document if name in INERT_FIELDS]:
@@ -141,6 +159,9 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
         if document[name] not in _NEUTRAL:
             _refuse(f"{_NOT_HERE[name]} by this server.", name, "unsupported_parameter")
         del document[name]
+    for name in document:
+        if name not in ChatRequest.model_fields:
+            _refuse_unknown(name)
     messages = document.get("messages")
     if isinstance(messages, list) and len(messages) > max_messages:
         _refuse(f"At most {max_messages} messages are allowed.", "messages")
@@ -154,6 +175,8 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
 
 
 def _load(body: bytes) -> dict[str, Any]:
+    if _values(body) > MAX_VALUES:
+        raise BadRequest(f"The request body may hold at most {MAX_VALUES} values.")
     try:
         document = json.loads(
             body.decode("utf-8"), object_pairs_hook=_object_without_repeats, parse_constant=_no_constant
@@ -170,6 +193,21 @@ def _load(body: bytes) -> dict[str, Any]:
     return document
 
 
+def _values(body: bytes) -> int:
+    """How many objects and lists, and members of either beyond the first, a JSON text has.
+
+    Reads bytes alone, in a few passes: without escapes, every second piece between quotation marks is a string, and
+    every member but the first of its list or object follows a comma. Of a text that is no JSON, it counts at least
+    what stands before the first fault, and so at least what a parser would make of it.
+    """
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * MAX_VALUES:
+        # Each value has at most two strings, itself and its key, so that these are too many however they are split.
+        return MAX_VALUES + 1
+    outside = b"".join(plain.split(b'"')[::2])
+    return sum(outside.count(mark) for mark in (b",", b"[", b"{"))
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -179,6 +217,8 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands twice in one object")
+    if len(found) > MAX_KEYS:
+        raise BadRequest(f"An object in the request body may have at most {MAX_KEYS} keys.")
     return found
 
 
@@ -186,21 +226,25 @@ def _refuse(message: str, param: str | None, code: str | None = None) -> NoRetur
     raise BadRequest(message, param, code)
 
 
+def _refuse_unknown(path: str) -> NoReturn:
+    param = path[:_MAX_ECHO]
+    _refuse(f"Unrecognized request argument supplied: {param}.", param, "unknown_parameter")
+
+
 def _refuse_first(error: ValidationError, document: dict[str, Any]) -> NoReturn:
     """Turn the first wrong field into OpenAI's form: which field, what was wrong, not what was sent.
 
     Where several forms of a field are allowed (a text or a list of parts), pydantic reports what is wrong with each;
-    the form whose error lies deepest is the one that was meant.
+    the form whose error lies deepest is the one that was meant. Errors of one field stand together, and lists stop at
+    their first wrong element, so that the first few errors hold all forms of the first wrong field.
     """
-    found = [
-        (_field(e["loc"], e["type"] == "missing", document), e)
-        for e in error.errors(include_url=False, include_input=False)
-    ]
+    reported = error.errors(include_url=False, include_context=False, include_input=False)
+    found = [(_field(e["loc"], e["type"] == "missing", document), e) for e in islice(reported, _MAX_ERRORS_READ)]
     start = found[0][0]
     path, first = max((pair for pair in found if pair[0][: len(start)] == start), key=lambda pair: len(pair[0]))
     param = ".".join(path)[:_MAX_ECHO] or None
     if first["type"] == "extra_forbidden":
-        _refuse(f"Unrecognized request argument supplied: {param}.", param, "unknown_parameter")
+        _refuse_unknown(".".join(path))
     if first["type"] == "missing":
         _refuse(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
     if path[-1:] == ["type"] and first["type"] == "literal_error":

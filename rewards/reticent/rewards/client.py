@@ -20,13 +20,14 @@ import httpx
 from .address import require_loopback
 from .encoders.base import Subject
 from .errors import WorkerError, WorkerFailed, WorkerRefused, WorkerUnavailable
-from .protocol import MAX_BODY_BYTES, SubjectModel
+from .protocol import MAX_BODY_BYTES, MAX_PATIENCE, PATIENCE_HEADER, PATIENCE_SHARE, SubjectModel
 
 __all__ = ["RewardClient"]
 
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REFUSALS = frozenset({401, 404, 405, 413, 415, 422, 503})
-"""Statuses that the worker gives before it computes anything."""
+"""Statuses that the worker gives only where it has computed nothing and will not: 503 also for a batch that it took
+back out of its queue unstarted."""
 _MAX_ANSWER_BYTES = 1 << 20
 
 
@@ -38,7 +39,8 @@ class RewardClient:
         socket: the worker's Unix socket, or
         host, port: its loopback address.
         reward_max: R; every reward is brought into [0, R] once more, and NaN and infinities to 0.
-        timeout: seconds for one request, all in all.
+        timeout: seconds for one request, all in all. Up to a quarter of it (`PATIENCE_SHARE`) may pass in the worker's
+            queue; a batch that has not started by then is refused, so that waiting costs no budget.
         model: digest of the reward model that must answer (`model_digest`); None takes any.
 
     Raises:
@@ -63,6 +65,7 @@ class RewardClient:
             raise ValueError(f"timeout and reward_max must be positive: {timeout}, {reward_max}")
         self._reward_max = reward_max
         self._timeout = timeout
+        self._patience = f"{min(timeout * PATIENCE_SHARE, MAX_PATIENCE):.3f}"
         self._model = model
         if host is not None:
             host = f"[{require_loopback(host)}]" if ":" in host else require_loopback(host)
@@ -87,7 +90,8 @@ class RewardClient:
         An empty list of candidates gives an empty list, without a request.
 
         Raises:
-            WorkerUnavailable: no connection, or the worker refused (`WorkerRefused`): surely nothing was computed.
+            WorkerUnavailable: no connection, or the worker refused, or did not start in time (`WorkerRefused`): surely
+                nothing was or will be computed.
             WorkerFailed: anything else, timeouts included: rewards may have been computed.
         """
         if not candidates:
@@ -147,7 +151,7 @@ class RewardClient:
         return True
 
     async def _request(self, method: str, path: str, body: bytes | None) -> object:
-        headers = {} if body is None else {"content-type": "application/json"}
+        headers = {} if body is None else {"content-type": "application/json", PATIENCE_HEADER: self._patience}
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._http.request(method, path, content=body, headers=headers)

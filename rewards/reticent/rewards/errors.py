@@ -6,6 +6,7 @@ None of them carries a prompt, an answer, a weight or a reward: their texts may 
 from __future__ import annotations
 
 __all__ = [
+    "BatchNotStarted",
     "EncoderMismatch",
     "EncoderUnavailable",
     "HeadAltered",
@@ -121,7 +122,8 @@ class WorkerUnavailable(WorkerError):
 
 
 class WorkerRefused(WorkerUnavailable):
-    """The worker answered that it did not take the request (secret, size, form, busy): no reward was computed."""
+    """The worker answered that it did not take the request (secret, size, form), or did not start it in time (busy): no
+    reward was computed, and none will be."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the worker refused the request with status {status}")
@@ -130,6 +132,17 @@ class WorkerRefused(WorkerUnavailable):
 
 class WorkerFailed(WorkerError):
     """The request may have reached the worker, and no usable rewards came back: rewards may have been computed."""
+
+
+class BatchNotStarted(WorkerError):
+    """Inside the worker: a batch left the queue before it was started, so surely no reward was or will be computed.
+
+    `reason` is `full` (it was not taken into the queue), `busy` (its patience ended) or `gone` (its client left).
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a batch left the queue before it was started: {reason}")
+        self.reason = reason
 
 
 class ScoreInputMissing(RewardsError, ValueError):

@@ -65,6 +65,7 @@ class WorkerProcess:
         if encoder_model is not None:
             self._arguments += ["--encoder-model", str(encoder_model)]
         self._process: subprocess.Popen[bytes] | None = None
+        self._exit_status: int | None = None
         self._errors = socket.with_name(socket.name + ".log")
 
     @property
@@ -77,6 +78,11 @@ class WorkerProcess:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the process ended at the last `stop`: 0 is in order, negative by that signal; None before."""
+        return self._exit_status
 
     def client(self, *, reward_max: float = 1.0, timeout: float = 60.0) -> RewardClient:
         """A client of this worker; the caller closes it."""
@@ -123,6 +129,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        self._exit_status = process.returncode
         if process.stdin is not None:
             process.stdin.close()
 

@@ -16,6 +16,9 @@ __all__ = [
     "MAX_CANDIDATES",
     "MAX_CHARACTERS",
     "MAX_EVIDENCE",
+    "MAX_PATIENCE",
+    "PATIENCE_HEADER",
+    "PATIENCE_SHARE",
     "SECRET_VARIABLE",
     "ScoreRequest",
     "ScoreResponse",
@@ -27,6 +30,12 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_CANDIDATES = 1024
 MAX_CHARACTERS = 200_000
 MAX_EVIDENCE = 256
+PATIENCE_HEADER = "x-reticent-patience"
+"""Header of POST /score: seconds that the batch may wait in the queue. One that has not started by then leaves it and
+is answered with 503; one that has started is scored to its end."""
+PATIENCE_SHARE = 0.25
+"""The part of its timeout that a client gives to the queue; the rest is left for the scoring."""
+MAX_PATIENCE = 3600.0
 SECRET_VARIABLE = "RETICENT_WORKER_SECRET"  # noqa: S105 - the name of a variable
 """Environment variable that carries the shared secret; a command line would show it to every user of the machine."""
 

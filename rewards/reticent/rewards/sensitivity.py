@@ -17,6 +17,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from reticent.accounting.errors import InvalidQuantityError
+from reticent.accounting.units import float_rounded_up
+
 __all__ = ["FORMULA", "HeadFacts", "movement_rounded_up", "sensitivity_rounded_up"]
 
 FORMULA = "min(R, R/(4 s) * (2 G k/(mu N) + 2 tau/mu))"
@@ -74,13 +77,16 @@ def movement_rounded_up(facts: HeadFacts) -> float:
     gradient each instead of a difference), so the claim covers that too.
 
     Returns:
-        The bound, not below its exact value.
+        The bound, not below its exact value; infinity where no float is that large.
     """
     mu = Fraction(facts.regularization)
     exact = (
         2 * Fraction(facts.pair_norm) * facts.pairs_per_person / facts.pairs + 2 * Fraction(facts.gradient_tolerance)
     ) / mu
-    return _float_rounded_up(exact)
+    try:
+        return float_rounded_up(exact)
+    except InvalidQuantityError:
+        return math.inf
 
 
 def sensitivity_rounded_up(facts: HeadFacts) -> float:
@@ -100,13 +106,4 @@ def sensitivity_rounded_up(facts: HeadFacts) -> float:
         facts.gradient_tolerance
     )
     exact = R / (4 * s) * movement / mu
-    return float(facts.reward_max) if exact >= R else min(_float_rounded_up(exact), float(facts.reward_max))
-
-
-def _float_rounded_up(value: Fraction) -> float:
-    """The smallest float that is not below `value`."""
-    try:
-        nearest = float(value)
-    except OverflowError:
-        return math.inf
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+    return float(facts.reward_max) if exact >= R else min(float_rounded_up(exact), float(facts.reward_max))

@@ -25,6 +25,7 @@ __all__ = ["main"]
 
 EXIT_REFUSED = 2
 """Exit status when the worker cannot start as it was told to."""
+_STDIN = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +79,8 @@ def _stop_at_end_of_input(server: object) -> None:
     """Stop when standard input ends, as it does when the parent dies, however it dies."""
 
     def watch() -> None:
-        while sys.stdin.buffer.read(4096):
+        # Not `sys.stdin`: its lock would be held by this thread when the interpreter ends, which is a fatal error.
+        while os.read(_STDIN, 4096):
             pass
         server.should_exit = True  # type: ignore[attr-defined]
 

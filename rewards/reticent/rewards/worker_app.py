@@ -2,8 +2,9 @@
 
 | route | answer |
 |---|---|
-| `POST /score` | `{"rewards": [...]}` |
-| `GET /health` | 200 with the model's digest when a canary scores as it did at the start, else 503; no reward in it |
+| `POST /score` | `{"rewards": [...], "model": ...}`; 503 where the batch was not started and never will be |
+| `GET /health` | 200 with the model's digest when a canary scores as it did at the start, else 503; no reward in it; \
+one canary answers everybody for some seconds |
 | `GET /ready` | 200 once the backend stands and the canary has been scored |
 | `GET /profile` | the backend's public facts, R and Δ among them |
 
@@ -16,55 +17,53 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import math
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from .encoders.base import Subject
+from .batches import CANARY_SECONDS, Canary, ScoringQueue
+from .errors import BatchNotStarted
 from .ports import RewardBackend
-from .protocol import MAX_BODY_BYTES, ScoreRequest, model_digest
+from .protocol import MAX_BODY_BYTES, MAX_PATIENCE, PATIENCE_HEADER, ScoreRequest, model_digest
 
 __all__ = ["create_app"]
 
 _LOG = logging.getLogger("reticent.rewards.worker")
-_MAX_WAITING = 64
-_CANARY = (
-    Subject("Passage: Ada has a cat.\n\nQuestion: Which pet has Ada?", "Which pet has Ada?", ("Ada has a cat.",)),
-    ("Ada has a cat.", "It is not stated.", ""),
-)
-_CANARY_TOLERANCE = 1e-3
+_DEFAULT_PATIENCE = 15.0
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
+_Patience = Annotated[float, Header(alias=PATIENCE_HEADER, ge=0, le=MAX_PATIENCE, allow_inf_nan=False)]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def create_app(backend: RewardBackend, secret: str) -> FastAPI:
+def create_app(backend: RewardBackend, secret: str, *, canary_seconds: float = CANARY_SECONDS) -> FastAPI:
     """The application around `backend`; its single scoring thread lives as long as the application's lifespan.
+
+    `canary_seconds` is how long one canary's verdict answers `/health`.
 
     Raises:
         ValueError: a secret shorter than 16 characters.
     """
     if len(secret) < 16:
         raise ValueError("the worker's secret must have at least 16 characters")
-    scorer = _Scorer(backend)
+    queue = ScoringQueue(backend)
+    canary = Canary(queue, canary_seconds)
     model = model_digest(backend.public_facts())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
-            scorer.canary = await scorer.score(*_CANARY)
+            await canary.begin()
             yield
         finally:
-            scorer.close()
+            queue.close()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_Doorkeeper, secret=secret)
@@ -76,31 +75,27 @@ def create_app(backend: RewardBackend, secret: str) -> FastAPI:
         return JSONResponse({"error": "invalid_request", "places": places[:20]}, status_code=422)
 
     @app.post("/score")
-    async def score(request: ScoreRequest) -> JSONResponse:
-        if scorer.waiting >= _MAX_WAITING:
-            return _error(503, "busy")
+    async def score(request: Request, wanted: ScoreRequest, patience: _Patience = _DEFAULT_PATIENCE) -> JSONResponse:
+        gone = asyncio.create_task(_until_gone(request.receive))
         try:
-            rewards = await scorer.score(request.subject.value(), request.candidates)
+            rewards = await queue.score(wanted.subject.value(), wanted.candidates, patience=patience, gone=gone)
+        except BatchNotStarted:
+            return _error(503, "busy")
         except Exception as error:  # noqa: BLE001 - its text may quote a prompt, so only its type may be logged
             _LOG.error("scoring failed: %s", type(error).__name__)
             return _error(500, "scoring_failed")
+        finally:
+            gone.cancel()
         return JSONResponse({"rewards": rewards, "model": model})
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        try:
-            rewards = await scorer.score(*_CANARY)
-        except Exception as error:  # noqa: BLE001 - as above
-            _LOG.error("the canary failed: %s", type(error).__name__)
-            return _error(503, "canary_failed")
-        moved = max(abs(a - b) for a, b in zip(rewards, scorer.canary, strict=True))
-        if moved > _CANARY_TOLERANCE:
-            return _error(503, "canary_moved")
-        return JSONResponse({"status": "ok", "model": model})
+        problem = await canary.problem()
+        return JSONResponse({"status": "ok", "model": model}) if problem is None else _error(503, problem)
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        return JSONResponse({"status": "ready"}) if scorer.canary else _error(503, "starting")
+        return JSONResponse({"status": "ready"}) if canary.is_known else _error(503, "starting")
 
     @app.get("/profile")
     async def profile() -> JSONResponse:
@@ -113,32 +108,6 @@ def create_app(backend: RewardBackend, secret: str) -> FastAPI:
         )
 
     return app
-
-
-class _Scorer:
-    """One thread that scores whole batches, one after another, and bounds what comes out."""
-
-    def __init__(self, backend: RewardBackend) -> None:
-        self._backend = backend
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="score")
-        self.waiting = 0
-        self.canary: list[float] = []
-
-    async def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
-        self.waiting += 1
-        try:
-            rewards = await asyncio.get_running_loop().run_in_executor(
-                self._pool, self._backend.score, subject, list(candidates)
-            )
-        finally:
-            self.waiting -= 1
-        if len(rewards) != len(candidates):
-            raise RuntimeError("the backend gave another number of rewards than of candidates")
-        top = self._backend.reward_max
-        return [min(max(r, 0.0), top) if math.isfinite(r) else 0.0 for r in rewards]
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _Doorkeeper:
@@ -166,6 +135,12 @@ class _Doorkeeper:
                 return
             receive = _replay(body, receive)
         await self._app(scope, receive, send)
+
+
+async def _until_gone(receive: Receive) -> None:
+    """Return when the client hangs up. The body was read before, so that nothing else can come."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _read(receive: Receive, stated_length: bytes) -> bytes | None:

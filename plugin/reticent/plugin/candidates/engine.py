@@ -122,8 +122,11 @@ class EngineSource:
 
 
 def _candidate(output: Any, prompt_tokens: int) -> Candidate:
-    tokens = tuple(int(token) for token in output.token_ids)
-    table = output.logprobs or []
-    chosen = tuple(float(entry[token].logprob) for entry, token in zip(table, tokens, strict=False))
+    drawn = tuple(int(token) for token in output.token_ids)
     reason = output.finish_reason if output.finish_reason in ("stop", "length") else "error"
-    return Candidate(output.text, reason, len(tokens), prompt_tokens, chosen, tokens)
+    # The token that ends an answer is no part of its text. (`stop_reason` names a stop string or token that was asked
+    # for; without one, an answer that stopped did so at the model's own end token.)
+    ended = reason == "stop" and output.stop_reason is None
+    tokens = drawn[:-1] if ended else drawn
+    chosen = tuple(float(entry[token].logprob) for entry, token in zip(output.logprobs or [], tokens, strict=False))
+    return Candidate(output.text, reason, len(drawn), prompt_tokens, chosen, tokens)

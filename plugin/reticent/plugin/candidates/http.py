@@ -156,7 +156,12 @@ class HttpSource:
 
 
 def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int) -> Candidate:
+    text = choice.message.content or ""
     table = choice.logprobs.content if choice.logprobs and choice.logprobs.content else []
+    drawn = len(table) or tokens_guess
+    # The token that ends an answer is no part of its text; the pass without evidence does not have it either.
+    if choice.finish_reason == "stop" and table and "".join(entry.token for entry in table[:-1]) == text:
+        table = table[:-1]
     chosen = tuple(float(entry.logprob) for entry in table)
     reason = choice.finish_reason if choice.finish_reason in ("stop", "length") else "error"
-    return Candidate(choice.message.content or "", reason, len(chosen) or tokens_guess, prompt_tokens, chosen)
+    return Candidate(text, reason, drawn, prompt_tokens, chosen)

@@ -11,6 +11,7 @@ and rounded; they are part of the map's revision and never refitted.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,9 @@ class SubjectView:
     def of(question: str, evidence_sentences: list[str], similarity: Vector | None = None) -> SubjectView:
         asked = content_words(question)
         told = tuple(content_words(sentence) for sentence in evidence_sentences) or (frozenset[str](),)
-        weight = {w: math.log((len(told) + 1) / (sum(w in s for s in told) + 0.5)) for w in sorted(asked)}
+        # One pass over the sentences: a long question over long evidence must not cost their product.
+        holding = Counter(w for s in told for w in s if w in asked)
+        weight = {w: math.log((len(told) + 1) / (holding[w] + 0.5)) for w in sorted(asked)}
         total = math.fsum(weight.values()) or 1.0
         fit = np.array([math.fsum(weight[w] for w in sorted(asked & s)) / total for s in told])
         return SubjectView(asked, told, fit, similarity)
