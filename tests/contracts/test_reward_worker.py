@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import math
@@ -19,16 +20,24 @@ import pytest
 
 from reticent.rewards.address import listen_on_loopback, listen_on_socket
 from reticent.rewards.backends.head import HeadBackend
+from reticent.rewards.batches import MAX_WAITING, Batch, Canary, ScoringQueue
 from reticent.rewards.client import RewardClient
 from reticent.rewards.encoders.base import Subject
 from reticent.rewards.encoders.lexical import LexicalEncoder
-from reticent.rewards.errors import UnsafeAddress, WorkerFailed, WorkerRefused, WorkerUnavailable
+from reticent.rewards.errors import (
+    BatchNotStarted,
+    UnsafeAddress,
+    WorkerFailed,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from reticent.rewards.head import LinearHead, SensitivityCertificate, new_identifier
 from reticent.rewards.ports import RewardBackend
-from reticent.rewards.protocol import MAX_BODY_BYTES, MAX_CANDIDATES
+from reticent.rewards.protocol import MAX_BODY_BYTES, MAX_CANDIDATES, PATIENCE_HEADER, model_digest
 from reticent.rewards.sensitivity import HeadFacts
 from reticent.rewards.worker import main
 from reticent.rewards.worker_app import create_app
+from tests.fakes.serving import serving
 
 pytestmark = pytest.mark.anyio
 SECRET = "a secret of the tests, 32 letters"
@@ -100,9 +109,13 @@ class _Fake:
         self.failure: Exception | None = None
         self.hold = threading.Event()
         self.hold.set()
+        self.started = threading.Semaphore(0)
+        self.texts: list[str] = []
 
     def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
         self.threads.add(threading.get_ident())
+        self.texts.append(candidates[0])
+        self.started.release()
         self.hold.wait(10)
         self.calls.append(len(candidates))
         if self.failure is not None:
@@ -114,8 +127,8 @@ class _Fake:
 
 
 @asynccontextmanager
-async def _served(backend: RewardBackend) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(backend, SECRET)
+async def _served(backend: RewardBackend, canary_seconds: float = 0.0) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(backend, SECRET, canary_seconds=canary_seconds)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app=app)
         headers = {"authorization": f"Bearer {SECRET}"}
@@ -218,7 +231,7 @@ async def test_health_notices_a_canary_that_moved_and_shows_no_reward() -> None:
         ready = await http.get("/ready")
     assert [well.status_code, moved.status_code, failed.status_code, ready.status_code] == [200, 503, 503, 200]
     assert "1.5" not in moved.text
-    assert well.json() == {"status": "ok"}
+    assert well.json() == {"status": "ok", "model": model_digest(backend.public_facts())}
 
 
 async def test_a_failure_neither_shows_nor_logs_what_was_scored(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,6 +255,272 @@ async def test_the_profile_states_the_range_and_the_sensitivity() -> None:
 def test_a_short_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="16"):
         create_app(_Fake(), "short")
+
+
+# --- the queue ----------------------------------------------------------------------------------------------------
+
+
+async def _until(event: threading.Semaphore) -> None:
+    assert await asyncio.to_thread(event.acquire, timeout=10)
+
+
+@asynccontextmanager
+async def _held(backend: _Fake) -> AsyncIterator[httpx.AsyncClient]:
+    """While a batch of the text "first" is being scored, which ends with the context."""
+    async with _served(backend) as http:
+        await _until(backend.started)  # the canary
+        backend.hold.clear()
+        first = asyncio.create_task(http.post("/score", json=_body(["first"])))
+        try:
+            await _until(backend.started)
+            yield http
+        finally:
+            backend.hold.set()
+            assert (await first).status_code == 200
+
+
+async def test_a_batch_that_does_not_start_in_its_patience_is_refused_and_never_scored() -> None:
+    backend = _Fake()
+    async with _held(backend) as http:
+        refused = await http.post("/score", json=_body(["second"]), headers={PATIENCE_HEADER: "0.02"})
+    assert (refused.status_code, refused.json()) == (503, {"error": "busy"})
+    async with _served(backend) as http:
+        assert (await http.post("/score", json=_body(["third"]))).status_code == 200
+    assert [text for text in backend.texts if text in ("first", "second", "third")] == ["first", "third"]
+
+
+async def test_a_batch_that_has_started_is_scored_to_its_end_whatever_its_patience() -> None:
+    backend = _Fake()
+    async with _served(backend) as http:
+        await _until(backend.started)
+        backend.hold.clear()
+        headers = {PATIENCE_HEADER: "0.2"}
+        answer = asyncio.create_task(http.post("/score", json=_body(["only"]), headers=headers))
+        await _until(backend.started)
+        await asyncio.sleep(0.3)
+        assert not answer.done()
+        backend.hold.set()
+        assert (await answer).json()["rewards"] == [1.0]
+
+
+@pytest.mark.parametrize("patience", ["nan", "inf", "-1", "soon", "1e9", ""])
+async def test_a_patience_that_is_no_bounded_number_is_refused(patience: str) -> None:
+    backend = _Fake()
+    async with _served(backend) as http:
+        answer = await http.post("/score", json=_body(), headers={PATIENCE_HEADER: patience})
+    assert answer.status_code == 422
+    assert backend.calls == [3]
+
+
+async def test_a_queued_batch_whose_client_hangs_up_is_dropped() -> None:
+    backend = _Fake()
+    app = create_app(backend, SECRET)
+    body = json.dumps(_body(["second"])).encode()
+    messages: list[Mapping[str, object]] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+    sent: list[Mapping[str, object]] = []
+
+    async def receive() -> Mapping[str, object]:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Mapping[str, object]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/score",
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {SECRET}".encode()), (b"content-type", b"application/json")],
+    }
+    async with app.router.lifespan_context(app):
+        await _until(backend.started)
+        backend.hold.clear()
+        transport = httpx.ASGITransport(app=app)
+        headers = {"authorization": f"Bearer {SECRET}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as http:
+            first = asyncio.create_task(http.post("/score", json=_body(["first"])))
+            await _until(backend.started)
+            await app(scope, receive, send)  # type: ignore[arg-type]
+            backend.hold.set()
+            await first
+            await http.post("/score", json=_body(["third"]))
+    assert sent[0]["status"] == 503
+    assert backend.texts[1:] == ["first", "third"]
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_queue() -> None:
+    backend = _Fake()
+    queue = ScoringQueue(backend)
+    backend.hold.clear()
+    first = asyncio.create_task(queue.score(SUBJECT, ["first"]))
+    await _until(backend.started)
+    second = asyncio.create_task(queue.score(SUBJECT, ["second"]))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    backend.hold.set()
+    assert await first == [1.0]
+    assert await queue.score(SUBJECT, ["third"]) == [1.0]
+    queue.close()
+    assert backend.texts == ["first", "third"]
+
+
+async def test_the_queue_is_bounded() -> None:
+    backend = _Fake()
+    queue = ScoringQueue(backend)
+    backend.hold.clear()
+    tasks = [asyncio.create_task(queue.score(SUBJECT, [str(i)])) for i in range(MAX_WAITING)]
+    await _until(backend.started)
+    with pytest.raises(BatchNotStarted) as caught:
+        await queue.score(SUBJECT, ["surplus"])
+    assert caught.value.reason == "full"
+    backend.hold.set()
+    await asyncio.gather(*tasks)
+    assert await queue.score(SUBJECT, ["later"]) == [1.0]
+    queue.close()
+    assert "surplus" not in backend.texts
+
+
+async def test_what_is_refused_was_never_scored_and_what_was_scored_is_answered() -> None:
+    """The race itself: patience ends about when a batch starts, a thousand times."""
+    backend = _Fake()
+    queue = ScoringQueue(backend)
+    refused, answered = set[str](), set[str]()
+
+    async def one(number: int) -> None:
+        try:
+            await queue.score(SUBJECT, [str(number)], patience=(number % 7) * 1e-4)
+            answered.add(str(number))
+        except BatchNotStarted:
+            refused.add(str(number))
+
+    for start in range(0, 1000, 50):
+        await asyncio.gather(*(one(start + i) for i in range(50)))
+    await queue.score(SUBJECT, ["last"])
+    queue.close()
+    assert set(backend.texts) == answered | {"last"}
+    assert len(backend.texts) == len(answered) + 1
+    assert len(refused) + len(answered) == 1000
+    assert refused
+
+
+def test_of_two_threads_exactly_one_takes_a_batch() -> None:
+    rounds = 500
+    batches = [Batch(SUBJECT, ["a"]) for _ in range(rounds)]
+    barrier = threading.Barrier(2)
+    taken: list[list[bool]] = [[], []]
+
+    def take(into: list[bool]) -> None:
+        for batch in batches:
+            barrier.wait(10)
+            into.append(batch.take() is not None)
+
+    threads = [threading.Thread(target=take, args=(into,)) for into in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [a + b for a, b in zip(*taken, strict=True)] == [1] * rounds
+
+
+async def test_the_failure_of_a_batch_that_nobody_waits_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    backend = _Fake()
+    queue = ScoringQueue(backend)
+    backend.hold.clear()
+    backend.failure = RuntimeError("canary-text")
+    task = asyncio.create_task(queue.score(SUBJECT, ["a"]))
+    await _until(backend.started)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    backend.hold.set()
+    await asyncio.to_thread(queue._pool.shutdown)
+    del task
+    gc.collect()
+    await asyncio.sleep(0)
+    assert "canary-text" not in caplog.text
+
+
+async def test_a_busy_worker_refuses_a_client_and_a_slow_one_fails_it() -> None:
+    """What the two mean for a reservation: the first is released, the second forfeited."""
+    backend = _Fake()
+    with serving(create_app(backend, SECRET)) as url:
+        port = httpx.URL(url).port
+        assert port is not None
+        await _until(backend.started)
+        backend.hold.clear()
+        async with RewardClient(SECRET, host="127.0.0.1", port=port, timeout=0.6) as client:
+            first = asyncio.create_task(client.score(SUBJECT, ["first"]))
+            await _until(backend.started)
+            with pytest.raises(WorkerRefused) as caught:
+                await client.score(SUBJECT, ["second"])
+            assert caught.value.status == 503
+            with pytest.raises(WorkerFailed) as failed:
+                await first
+            assert not isinstance(failed.value, WorkerUnavailable)
+            backend.hold.set()
+        async with RewardClient(SECRET, host="127.0.0.1", port=port) as client:
+            assert await client.score(SUBJECT, ["third"]) == [1.0]
+    assert backend.texts[1:] == ["first", "third"]
+
+
+async def test_a_client_that_hangs_up_on_a_real_connection_leaves_the_queue() -> None:
+    backend = _Fake()
+    with serving(create_app(backend, SECRET)) as url:
+        await _until(backend.started)
+        backend.hold.clear()
+        headers = {"authorization": f"Bearer {SECRET}", PATIENCE_HEADER: "60"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=10) as http:
+            first = asyncio.create_task(http.post("/score", json=_body(["first"])))
+            await _until(backend.started)
+            with pytest.raises(httpx.ReadTimeout):
+                await http.post("/score", json=_body(["second"]), timeout=0.2)
+            # Whatever comes on a later connection is read after the end of the earlier one.
+            assert (await http.get("/ready")).status_code == 200
+            backend.hold.set()
+            await first
+            assert (await http.post("/score", json=_body(["third"]))).status_code == 200
+    assert backend.texts[1:] == ["first", "third"]
+
+
+# --- the canary ---------------------------------------------------------------------------------------------------
+
+
+async def test_one_canary_answers_every_probe_of_some_seconds() -> None:
+    backend = _Fake()
+    now = [100.0]
+    queue = ScoringQueue(backend)
+    canary = Canary(queue, 5.0, lambda: now[0])
+    await canary.begin()
+    assert canary.is_known
+    assert await asyncio.gather(*(canary.problem() for _ in range(20))) == [None] * 20
+    assert backend.calls == [3, 3]
+    backend.next = [1.0, 1.0, 1.5]
+    now[0] += 4.9
+    assert await canary.problem() is None
+    now[0] += 0.2
+    assert await asyncio.gather(*(canary.problem() for _ in range(20))) == ["canary_moved"] * 20
+    assert backend.calls == [3, 3, 3]
+    queue.close()
+
+
+async def test_probes_that_wait_for_one_canary_are_bounded() -> None:
+    backend = _Fake()
+    queue = ScoringQueue(backend)
+    canary = Canary(queue)
+    await canary.begin()
+    await _until(backend.started)
+    backend.hold.clear()
+    probes = [asyncio.create_task(canary.problem()) for _ in range(MAX_WAITING)]
+    await _until(backend.started)
+    assert await canary.problem() == "busy"
+    probes[0].cancel()
+    await asyncio.sleep(0)
+    backend.hold.set()
+    assert await asyncio.gather(*probes[1:]) == [None] * (MAX_WAITING - 1)
+    assert backend.calls == [3, 3]
+    queue.close()
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------
@@ -342,6 +621,30 @@ async def test_a_refusal_means_that_nothing_was_computed(tmp_path: Path, status:
             await client.score(SUBJECT, ["a"])
     assert caught.value.status == status
     assert isinstance(caught.value, WorkerUnavailable)
+
+
+MODEL = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "answer", [{"rewards": [0.5]}, {"rewards": [0.5], "model": "1" * 64}, {"rewards": [0.5], "model": None}]
+)
+async def test_rewards_of_another_model_than_the_configured_one_are_not_taken(
+    tmp_path: Path, answer: dict[str, object]
+) -> None:
+    path = tmp_path / "s"
+    async with _raw_server(path, _reply(answer)), RewardClient(SECRET, socket=path, model=MODEL) as client:
+        with pytest.raises(WorkerFailed, match="another reward model"):
+            await client.score(SUBJECT, ["a"])
+        assert not await client.is_healthy()
+
+
+async def test_rewards_of_the_configured_model_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    reply = _reply({"rewards": [0.5], "model": MODEL})
+    async with _raw_server(path, reply), RewardClient(SECRET, socket=path, model=MODEL) as client:
+        assert await client.score(SUBJECT, ["a"]) == [0.5]
+        assert await client.is_healthy()
 
 
 async def test_a_worker_that_does_not_answer_in_time_means_failed(tmp_path: Path) -> None:

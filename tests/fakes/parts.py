@@ -101,12 +101,14 @@ class FakeRewards:
         self.fail = fail or {}
         self.hold: asyncio.Event | None = None
         self.calls: list[tuple[str, ...]] = []
+        self.patience: list[bool] = []
         self.subjects: list[Subject] = []
         self.healthy = True
         self.closed = False
 
-    async def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
+    async def score(self, subject: Subject, candidates: Sequence[str], *, patient: bool) -> list[float]:
         self.calls.append(tuple(candidates))
+        self.patience.append(patient)
         self.subjects.append(subject)
         self.events.append(f"rewards {len(candidates)}")
         if self.hold is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +15,7 @@ from reticent.plugin.core import load_certificates
 from reticent.plugin.gate import Gate
 from reticent.rewards.errors import ScoreDependsOnRewards
 from reticent.rewards.scores import Blend, Need, ScoreInputs, SelfConsistency
-from tests.fakes.build import certificate
+from tests.fakes.build import certificate, run, world
 
 FACTS: dict[str, Any] = {
     "base_model": {"name": "small", "revision": "1"},
@@ -98,6 +99,28 @@ def test_a_score_that_depends_on_rewards_is_refused() -> None:
         Gate(ReadsRewards(), [])
     with pytest.raises(ScoreDependsOnRewards):
         Gate(Blend(((SelfConsistency(), 1.0), (ReadsRewards(), 1.0)), 0.0), [])
+
+
+class NotesItsThread(SelfConsistency):
+    """A score that tells which thread computes it."""
+
+    threads: ClassVar[list[int]] = []
+
+    def compute(self, inputs: ScoreInputs) -> float:
+        self.threads.append(threading.get_ident())
+        return super().compute(inputs)
+
+
+def test_a_score_is_computed_beside_the_event_loop_and_not_in_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.core.gate.score = NotesItsThread()
+            await w.answer("lenient")
+
+    NotesItsThread.threads.clear()
+    run(story())
+    assert len(NotesItsThread.threads) == 1
+    assert threading.get_ident() not in NotesItsThread.threads
 
 
 def test_certificates_that_cannot_be_used_are_left_out_and_reported(

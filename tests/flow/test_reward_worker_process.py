@@ -100,9 +100,25 @@ async def test_stopping_removes_the_socket_and_the_log_holds_no_text(folder: Pat
         pid = worker.pid
     assert not worker.socket.exists()
     assert not worker.is_running
+    assert worker.exit_status == 0
     assert "canary" not in (folder / "s.log").read_text()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("how", ["end of input", "SIGTERM", "SIGINT"])
+def test_an_orderly_stop_ends_with_status_zero_and_no_word(folder: Path, how: str) -> None:
+    """The thread that watches standard input must not hold its lock while the interpreter ends: that aborts."""
+    with WorkerProcess(folder / "head.json", folder / "s4") as worker:
+        process = worker._process
+        assert process is not None
+        assert process.stdin is not None
+        if how == "end of input":
+            process.stdin.close()
+        else:
+            process.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGINT)
+        assert process.wait(20) == 0
+    assert (folder / "s4.log").read_text() == ""
 
 
 def test_a_worker_with_an_altered_head_does_not_start(folder: Path) -> None:

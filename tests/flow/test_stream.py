@@ -320,10 +320,10 @@ def test_a_client_that_hangs_up_is_settled_all_the_same(served: tuple[str, World
     go_on, asked = threading.Event(), threading.Event()
     score = made.rewards.score
 
-    async def held(*arguments: Any) -> list[float]:
+    async def held(*arguments: Any, patient: bool) -> list[float]:
         asked.set()
         await asyncio.to_thread(go_on.wait, 10.0)
-        return await score(*arguments)
+        return await score(*arguments, patient=patient)
 
     made.rewards.score = held  # type: ignore[method-assign, assignment]
     headers = {"authorization": f"Bearer {KEYS['strict']}"}

@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reticent.plugin.errors import ApiError, BadRequest, Forbidden, ModelUnknown
-from reticent.plugin.resolve import render_prompt
+from reticent.plugin.resolve import (
+    MAX_EVIDENCE_CHARACTERS,
+    MAX_QUESTION_CHARACTERS,
+    MAX_SENTENCES,
+    render_prompt,
+)
 from reticent.plugin.settings import PromptSettings
-from reticent.plugin.wire import parse_chat_request
+from reticent.plugin.wire import ChatRequest, parse_chat_request
 from reticent.rewards.protocol import MAX_CHARACTERS
 from tests.fakes.build import QUESTION, chat_body, make_settings, plan_for
 
@@ -206,16 +211,45 @@ def test_a_conversation_must_end_with_a_users_text(messages: list[Any]) -> None:
     assert caught.value.param == "messages"
 
 
-@pytest.mark.parametrize("evidence", [0, 1, 3])
-def test_a_text_too_long_for_the_worker_is_the_clients_fault(evidence: int) -> None:
-    def body(length: int) -> dict[str, Any]:
-        more = {"reticent": {"evidence": ["e"] * evidence}} if evidence else {}
-        return chat_body("x" * length, **more)
-
-    around = len(prompt(body(1), TEMPLATE).subject.prompt) - 1
-    prompt(body(MAX_CHARACTERS - around), TEMPLATE)
+@pytest.mark.parametrize("evidence", [[], ["e"], ["e"] * 3])
+def test_a_question_too_long_for_the_worker_is_the_clients_fault(evidence: list[str]) -> None:
+    more = {"reticent": {"evidence": evidence}} if evidence else {}
+    prompt(chat_body("x" * MAX_QUESTION_CHARACTERS, **more), TEMPLATE)
     with pytest.raises(BadRequest) as caught:
-        prompt(body(MAX_CHARACTERS - around + 1), TEMPLATE)
+        prompt(chat_body("x" * (MAX_QUESTION_CHARACTERS + 1), **more), TEMPLATE)
+    assert caught.value.param == "messages"
+    assert str(MAX_QUESTION_CHARACTERS) in caught.value.message
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 64])
+def test_evidence_too_long_for_the_worker_is_the_clients_fault(pieces: int) -> None:
+    def evidence(length: int) -> dict[str, Any]:
+        return chat_body(reticent={"evidence": ["x"] * (pieces - 1) + ["x" * (length - pieces + 1)]})
+
+    prompt(evidence(MAX_EVIDENCE_CHARACTERS), TEMPLATE)
+    with pytest.raises(BadRequest) as caught:
+        prompt(evidence(MAX_EVIDENCE_CHARACTERS + 1), TEMPLATE)
+    assert caught.value.param == "reticent.evidence"
+    assert str(MAX_EVIDENCE_CHARACTERS) in caught.value.message
+
+
+def test_too_many_sentences_for_the_worker_are_the_clients_fault() -> None:
+    prompt(chat_body(reticent={"evidence": ["A.", "B. " * (MAX_SENTENCES - 1)]}), TEMPLATE)
+    with pytest.raises(BadRequest) as caught:
+        prompt(chat_body(reticent={"evidence": ["A.", "B. " * MAX_SENTENCES]}), TEMPLATE)
+    assert caught.value.param == "reticent.evidence"
+    # Without evidence the worker reads the last message's sentences in its place; with evidence it does not.
+    prompt(chat_body("A. " * MAX_SENTENCES), TEMPLATE)
+    prompt(chat_body("A. " * (MAX_SENTENCES + 1), reticent={"evidence": ["A."]}), TEMPLATE)
+    with pytest.raises(BadRequest) as caught:
+        prompt(chat_body("A. " * (MAX_SENTENCES + 1)), TEMPLATE)
+    assert caught.value.param == "messages"
+
+
+def test_a_template_that_makes_a_text_too_long_for_the_workers_protocol_is_refused() -> None:
+    settings = PromptSettings(evidence_template="[{evidence}] {question}" + " " * MAX_CHARACTERS)
+    with pytest.raises(BadRequest) as caught:
+        prompt(chat_body(reticent={"evidence": ["One."]}), settings)
     assert caught.value.param == "messages"
 
 
@@ -233,7 +267,7 @@ def test_another_template_has_another_hash() -> None:
 braces = st.text(st.sampled_from("{}evidncqusto ,%s0!"), max_size=40)
 
 
-@given(braces.filter(str.strip), st.lists(braces, min_size=1, max_size=3))
+@given(braces.filter(str.strip), st.lists(braces.filter(str.strip), min_size=1, max_size=3))
 def test_braces_in_a_clients_text_are_never_taken_for_places(question: str, evidence: list[str]) -> None:
     found = prompt(chat_body(question, reticent={"evidence": evidence}), TEMPLATE)
     assert found.messages[-1]["content"] == "[" + " | ".join(evidence) + "] " + question
@@ -244,3 +278,13 @@ def test_every_error_of_a_plan_is_one_that_reaches_a_client() -> None:
     for more in ({"model": "x"}, {"reticent": {"rule": "bon"}}, {"best_of": 99}):
         with pytest.raises(ApiError):
             plan(**more)
+
+
+@pytest.mark.parametrize("evidence", [[""], ["  "], ["Ada has a cat.", "\n"]])
+def test_evidence_without_text_is_refused(evidence: list[str]) -> None:
+    request = ChatRequest.model_validate(
+        {"model": "m", "messages": [{"role": "user", "content": "?"}], "reticent": {"evidence": evidence}}
+    )
+    with pytest.raises(BadRequest, match="must have text") as caught:
+        render_prompt(request, TEMPLATE)
+    assert caught.value.param == "reticent.evidence"

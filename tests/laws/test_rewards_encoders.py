@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from reticent.rewards.encoders import Encoder, Pair, Subject, build_encoder, normalised
+from reticent.rewards.encoders import Encoder, Pair, Subject, build_encoder, grounded, normalised
+from reticent.rewards.encoders.grounded import SubjectView
 from reticent.rewards.encoders.maps import FEATURE_MAPS
 from reticent.rewards.text import content_words, says_not_stated, sentences
 
@@ -56,6 +58,46 @@ def test_normalised_rows_are_finite_and_never_longer_than_one(rows: NDArray[np.f
 
 def test_lexical_features_keep_the_contract() -> None:
     _check_contract(build_encoder("lexical/grounded"))
+
+
+_VOCABULARY = ["mayor", "Oakford", "Ben", "is", "the", "founded", "1851", "cats", "walking", "isn't", "of", "x"]
+_texts = st.lists(st.sampled_from(_VOCABULARY), max_size=9).map(" ".join)
+
+
+@given(_texts, st.lists(_texts, max_size=8))
+def test_the_fit_is_to_the_bit_that_of_the_formula_written_out(question: str, evidence: list[str]) -> None:
+    asked = content_words(question)
+    told = tuple(content_words(sentence) for sentence in evidence) or (frozenset[str](),)
+    weight = {w: math.log((len(told) + 1) / (sum(w in s for s in told) + 0.5)) for w in sorted(asked)}
+    total = math.fsum(weight.values()) or 1.0
+    slow = [math.fsum(weight[w] for w in sorted(asked & s)) / total for s in told]
+    view = SubjectView.of(question, evidence)
+    assert (view.question, view.sentences) == (asked, told)
+    assert view.fit.tolist() == slow
+
+
+def test_a_long_question_over_long_evidence_costs_their_sum_and_not_their_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted: look-ups of a word in a set, of which the written-out formula makes one a word and sentence."""
+    lookups = 0
+
+    class Counted(frozenset):  # type: ignore[type-arg]
+        def __contains__(self, word: object) -> bool:
+            nonlocal lookups
+            lookups += 1
+            return super().__contains__(word)
+
+    monkeypatch.setattr(grounded, "content_words", lambda text: Counted(content_words(text)))
+    numbers = [str(i) for i in range(300)]
+    SubjectView.of(" ".join(numbers), numbers)
+    assert lookups <= 2 * len(numbers)
+
+
+def test_the_revisions_that_heads_and_certificates_name_have_not_moved() -> None:
+    assert build_encoder("lexical/grounded").revision == (
+        "537db6441354856882303f97c756b4820e4503205481e54c877e4a90a90f88b8"
+    )
 
 
 @pytest.fixture(scope="module")

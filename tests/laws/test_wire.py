@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from reticent.plugin import wire
 from reticent.plugin.errors import ApiError, BadRequest, envelope
-from reticent.plugin.wire import INERT_FIELDS, ChatRequest, parse_chat_request
+from reticent.plugin.wire import INERT_FIELDS, MAX_KEYS, MAX_VALUES, ChatRequest, parse_chat_request
 
 GOOD: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hello?"}]}
 
@@ -224,6 +226,139 @@ def test_a_refusal_repeats_no_value(document: Any) -> None:
 
 def test_a_very_long_name_is_cut_in_the_refusal() -> None:
     assert len(json.dumps(envelope(refused({**GOOD, "x" * 100_000: 1})))) < 500
+
+
+# --- the work that a body makes -----------------------------------------------------------------------------------
+
+
+def many(count: int, value: Any = 0) -> dict[str, Any]:
+    return {f"k{i}": value for i in range(count)}
+
+
+ROOMY: list[tuple[Any, str]] = [
+    ({**GOOD, "messages": [{"role": "user", "content": [{}] * 95}] * 100}, "messages.0.content.0.type"),
+    ({**GOOD, "messages": [{"role": "user", "content": [{"type": "text"}] * 60}] * 100}, "messages.0.content.0.text"),
+    ({**GOOD, "messages": [{"a": 1}] * 100}, "messages.0.role"),
+    ({**GOOD, "messages": [5] * 100}, "messages.0"),
+    ({**GOOD, "reticent": {"evidence": [1] * 10_000}}, "reticent.evidence.0"),
+    ({**GOOD, "reticent": {"evidence": ["a"] * 10_000}}, "reticent.evidence"),
+    ({**GOOD, "stop": [1] * 10_000}, "stop"),
+]
+"""Bodies within the limits that are wrong in as many places as fit, and the field that is named."""
+
+
+@pytest.mark.parametrize(("document", "param"), ROOMY, ids=[param for _, param in ROOMY])
+def test_a_body_that_is_wrong_all_over_is_not_read_beyond_its_first_faults(
+    document: Any, param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValidationError) as found:
+        ChatRequest.model_validate(document)
+    assert found.value.error_count() <= 10
+    read = count_calls(monkeypatch, "_field")
+    error = refused_of_many(document)
+    assert error.param == param
+    assert len(read) <= 10
+
+
+@pytest.mark.parametrize("place", ["reticent", "stream_options", "logit_bias", "message", "part", "everywhere"])
+def test_the_number_of_errors_that_are_read_is_bounded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = many(MAX_KEYS)
+    part = full if place in ("part", "everywhere") else {"type": "text", "text": "x"}
+    message = full if place in ("message", "everywhere") else {"role": "user"}
+    names = ("reticent", "stream_options", "logit_bias")
+    fields = {name: full for name in names if place in (name, "everywhere")}
+    document = {**GOOD, "messages": [{**message, "content": [part]} if place != "message" else message], **fields}
+    read = count_calls(monkeypatch, "_field")
+    refused_of_many(document)
+    assert len(read) <= 20
+
+
+def test_unknown_fields_are_refused_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = count_calls(monkeypatch, "_field")
+    error = refused_of_many({**GOOD, **many(MAX_KEYS - len(GOOD))})
+    assert (error.param, error.code) == ("k0", "unknown_parameter")
+    assert read == []
+
+
+def test_too_many_keys_of_one_object_are_refused() -> None:
+    assert parse({**GOOD, "metadata": many(MAX_KEYS)}) == parse(GOOD)
+    assert str(MAX_KEYS) in refused({**GOOD, "metadata": many(MAX_KEYS + 1)}).message
+    assert refused({**GOOD, "logit_bias": {str(i): 0 for i in range(1025)}}).param == "logit_bias"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0] * MAX_VALUES,
+        [[]] * MAX_VALUES,
+        [{}] * MAX_VALUES,
+        [""] * MAX_VALUES,
+        ['"'] * MAX_VALUES,
+        ["\\"] * MAX_VALUES,
+        many(MAX_VALUES, "x"),
+        [{"": ""}] * MAX_VALUES,
+    ],
+    ids=["numbers", "lists", "objects", "texts", "quotes", "backslashes", "keys", "pairs"],
+)
+def test_a_body_of_too_many_values_is_refused_before_any_is_made(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps({**GOOD, "metadata": value}).encode()
+    monkeypatch.setattr("reticent.plugin.wire.json.loads", None)
+    with pytest.raises(BadRequest, match=f"at most {MAX_VALUES} values"):
+        parse_chat_request(body, max_messages=5)
+
+
+@pytest.mark.parametrize("text", [",[{" * 100_000, '"' * 100_000, "\\" * 100_000, '\\",' * 100_000, ',"\\' * 100_000])
+def test_what_stands_in_a_text_is_not_counted(text: str) -> None:
+    assert parse(message(content=text)).messages[0].text == text
+
+
+def test_as_many_values_as_are_allowed_are_taken() -> None:
+    parts = [{"type": "text", "text": '\\"[{,'}] * 900
+    document = {**GOOD, "messages": [{"role": "user", "content": parts}] * 7}
+    assert wire._values(json.dumps(document).encode()) < MAX_VALUES
+    assert len(parse_chat_request(json.dumps(document).encode(), max_messages=10).messages) == 7
+
+
+def slow_values(document: Any) -> int:
+    """Every object and list, and every member of either but the first."""
+    if isinstance(document, dict):
+        return 1 + max(0, len(document) - 1) + sum(map(slow_values, document.values()))
+    if isinstance(document, list):
+        return 1 + max(0, len(document) - 1) + sum(map(slow_values, document))
+    return 0
+
+
+awkward = st.text(st.sampled_from('\\"[]{},: aé\n'), max_size=12)
+awkward_json = st.recursive(
+    st.none() | st.integers() | awkward,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(awkward, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(awkward_json, st.booleans(), st.sampled_from([None, 1]))
+def test_values_are_counted_as_a_walk_counts_them(document: Any, ascii_only: bool, indent: int | None) -> None:
+    body = json.dumps(document, ensure_ascii=ascii_only, indent=indent).encode()
+    assert wire._values(body) == slow_values(document)
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    calls: list[str] = []
+    real = getattr(wire, name)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(name)
+        return real(*arguments)
+
+    monkeypatch.setattr(wire, name, counted)
+    return calls
+
+
+def refused_of_many(document: Any) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        parse_chat_request(json.dumps(document).encode(), max_messages=100)
+    return caught.value
 
 
 json_values = st.recursive(

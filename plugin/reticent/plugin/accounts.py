@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from reticent.accounting.errors import BudgetTooSmallError
 from reticent.accounting.filter import PrivacyFilter
+from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.ledger import Ledger, Reservation, Statement, dataset_scope
 from reticent.accounting.ledger_errors import (
     BudgetExhausted,
@@ -62,12 +63,12 @@ class Accounts:
         ledger: the store; owned by this object, closed by `close`.
         settings: data set, tenants and budgets.
         metrics: where forfeits are counted.
-        sensitivity: Δ of the rewards as drawn, for the journal.
+        lattice: R and Δ of the rewards as drawn, for the journal.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, metrics: Metrics, sensitivity: float) -> None:
+    def __init__(self, ledger: Ledger, settings: Settings, metrics: Metrics, lattice: RewardLattice) -> None:
         self._ledger = ledger
-        self._sensitivity = sensitivity
+        self._lattice = lattice
         self._settings = settings
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ledger")
@@ -119,11 +120,12 @@ class Accounts:
         """
         if plan.scope not in self._users:
             await self._open_user(plan)
-        # All that an auditor needs to compute the charge again, and none of it private.
+        # What an auditor needs to compute the worst case again. PrivITP's threshold is not there: it is never written.
         facts: dict[str, str | int | float] = {
             **plan.rule.facts(),
             "private": int(plan.rule.private),
-            "sensitivity": self._sensitivity,
+            "reward_max": self._lattice.reward_max,
+            "sensitivity": self._lattice.sensitivity,
         }
         reserve = partial(
             self._ledger.reserve,

@@ -103,7 +103,7 @@ async def _outcome(task: asyncio.Task[Answer]) -> Answer:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if task.cancelled():
-            raise Unavailable("The server is stopping.") from None
+            raise Unavailable("The server is stopping.", retry=False) from None
         raise
 
 

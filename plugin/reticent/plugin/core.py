@@ -68,7 +68,7 @@ class Core:
         lattice = RewardLattice(head.reward_max, sensitivity_of(settings.rewards, head))
         self.rules = RuleBook(settings.selection, lattice, settings.dataset.order)
         self.rules.check()
-        self.accounts = Accounts(ledger, settings, self.metrics, lattice.sensitivity)
+        self.accounts = Accounts(ledger, settings, self.metrics, lattice)
         score = build_score(settings.gate.score, settings.gate.score_constants)
         self.gate = Gate(score, certificates)
         for certificate in self.gate.certificates:

@@ -85,7 +85,7 @@ class Session:
         asked_before, self.rewards_asked = self.rewards_asked, True
         try:
             with self._metrics.phase_seconds.labels(phase="score").time():
-                raw = await self._rewards.score(self._plan.prompt.subject, texts)
+                raw = await self._rewards.score(self._plan.prompt.subject, texts, patient=asked_before)
         except WorkerUnavailable:
             # Nothing was sent, so this call computed nothing; an earlier one may have.
             self.rewards_asked = asked_before
@@ -174,6 +174,10 @@ class Handler:
                 raise Unavailable("The privacy ledger did not take the settlement.", retry=retry) from None
             if isinstance(error, ApiError):
                 error.retry = error.retry and retry
+            elif isinstance(error, Exception) and not retry:
+                # Unforeseen, and charged: the client must not repeat it by itself.
+                log.error("a request failed: %s", reason)
+                raise ApiError("The server had an error while processing your request.", retry=False) from None
             raise
         return Answer(plan, selection.chosen, outcome, verdict, score, selection, statements)
 

@@ -19,8 +19,9 @@ class Prompt:
         messages: rendered chat messages (evidence already in place), each with `role` and `content`.
         bare_messages: the same with the evidence removed and nothing else changed; None without evidence.
         subject: what the reward model and the scores judge an answer by.
-        form: how the prompt was made (`evidence` for a single question over evidence, else `plain`).
-        template: name of the evidence template's hash, "" for `plain`.
+        form: how the prompt was made: `evidence` for a single question over evidence, `plain` for one without,
+            `conversation-with-evidence` and `conversation` where other messages stand before it.
+        template: hash of the evidence template, "" without evidence.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -110,8 +111,10 @@ class CandidateSource(Protocol):
 class RewardSource(Protocol):
     """The reward worker as the handler sees it. Rewards are bounded to [0, R] but not yet integers."""
 
-    async def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
+    async def score(self, subject: Subject, candidates: Sequence[str], *, patient: bool) -> list[float]:
         """One reward a candidate, all scored in one batch.
+
+        `patient` asks to wait longer in the worker's queue, because a refusal would now cost the worst case.
 
         Raises:
             WorkerUnavailable: nothing was sent, so surely nothing was computed.

@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 MAX_EVIDENCE_CHARACTERS = 32_000
-"""Most characters of all evidence of a request. The worker embeds every sentence, one request at a time: this much takes
-it about 4 s on one core, and more would make other tenants wait."""
+"""Most characters of all evidence of a request. The worker embeds every sentence, one request at a time: this much
+takes it about 4 s on one core, and more would make other tenants wait."""
 MAX_QUESTION_CHARACTERS = 32_000
 """Most characters of the last message, which stands for the evidence where there is none."""
 MAX_SENTENCES = 512
@@ -128,11 +128,13 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
     if last.role != "user" or not last.text.strip():
         raise BadRequest("The last message must be a user's, with text.", "messages")
     evidence = tuple(request.reticent.evidence or ()) if request.reticent else ()
+    if not all(text.strip() for text in evidence):
+        raise BadRequest("Every piece of evidence must have text.", "reticent.evidence")
     earlier = [_plain(message) for message in request.messages[:-1]]
     _require_length(last.text, evidence)
     if not evidence:
         messages = (*earlier, _plain(last))
-        return Prompt(messages, None, Subject(last.text, last.text, ()), "plain", "")
+        return Prompt(messages, None, Subject(last.text, last.text, ()), "conversation" if earlier else "plain", "")
     joined = settings.evidence_separator.join(evidence)
     rendered = _render(settings.evidence_template, joined, last.text)
     if len(rendered) > MAX_CHARACTERS:  # Possible with a long template only.

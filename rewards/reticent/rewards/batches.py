@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from .encoders.base import Subject
 from .errors import BatchNotStarted
@@ -86,7 +87,8 @@ class ScoringQueue:
         scored.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._open += 1
         try:
-            await asyncio.wait({scored, gone} if gone else {scored}, timeout=patience, return_when="FIRST_COMPLETED")
+            events: list[asyncio.Future[Any]] = [scored] if gone is None else [scored, gone]
+            await asyncio.wait(events, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not scored.done() and batch.take() is not None:
                 raise BatchNotStarted("gone" if gone is not None and gone.done() else "busy")
             return await scored

@@ -20,7 +20,7 @@ import httpx
 from .address import require_loopback
 from .encoders.base import Subject
 from .errors import WorkerError, WorkerFailed, WorkerRefused, WorkerUnavailable
-from .protocol import MAX_BODY_BYTES, MAX_PATIENCE, PATIENCE_HEADER, PATIENCE_SHARE, SubjectModel
+from .protocol import MAX_BODY_BYTES, MAX_PATIENCE, PATIENCE_HEADER, PATIENCE_SHARE, PATIENT_SHARE, SubjectModel
 
 __all__ = ["RewardClient"]
 
@@ -65,7 +65,6 @@ class RewardClient:
             raise ValueError(f"timeout and reward_max must be positive: {timeout}, {reward_max}")
         self._reward_max = reward_max
         self._timeout = timeout
-        self._patience = f"{min(timeout * PATIENCE_SHARE, MAX_PATIENCE):.3f}"
         self._model = model
         if host is not None:
             host = f"[{require_loopback(host)}]" if ":" in host else require_loopback(host)
@@ -84,10 +83,16 @@ class RewardClient:
             follow_redirects=False,
         )
 
-    async def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
+    async def score(self, subject: Subject, candidates: Sequence[str], *, patient: bool = False) -> list[float]:
         """Rewards of `candidates`, one each, in [0, R].
 
         An empty list of candidates gives an empty list, without a request.
+
+        Args:
+            subject: what the candidates answer.
+            candidates: their texts.
+            patient: wait in the worker's queue for most of the timeout instead of a quarter of it. For a later batch
+                of a request that has had rewards already, where a refusal would cost the worst case.
 
         Raises:
             WorkerUnavailable: no connection, or the worker refused, or did not start in time (`WorkerRefused`): surely
@@ -106,7 +111,8 @@ class RewardClient:
         ).encode()
         if len(body) > MAX_BODY_BYTES:
             raise WorkerRefused(413)
-        answer = await self._request("POST", "/score", body)
+        share = PATIENT_SHARE if patient else PATIENCE_SHARE
+        answer = await self._request("POST", "/score", body, min(self._timeout * share, MAX_PATIENCE))
         return self._rewards(answer, len(candidates))
 
     async def is_healthy(self) -> bool:
@@ -150,8 +156,8 @@ class RewardClient:
             return False
         return True
 
-    async def _request(self, method: str, path: str, body: bytes | None) -> object:
-        headers = {} if body is None else {"content-type": "application/json", PATIENCE_HEADER: self._patience}
+    async def _request(self, method: str, path: str, body: bytes | None, patience: float = 0.0) -> object:
+        headers = {} if body is None else {"content-type": "application/json", PATIENCE_HEADER: f"{patience:.3f}"}
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._http.request(method, path, content=body, headers=headers)

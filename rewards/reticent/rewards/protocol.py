@@ -19,6 +19,7 @@ __all__ = [
     "MAX_PATIENCE",
     "PATIENCE_HEADER",
     "PATIENCE_SHARE",
+    "PATIENT_SHARE",
     "SECRET_VARIABLE",
     "ScoreRequest",
     "ScoreResponse",
@@ -35,6 +36,8 @@ PATIENCE_HEADER = "x-reticent-patience"
 is answered with 503; one that has started is scored to its end."""
 PATIENCE_SHARE = 0.25
 """The part of its timeout that a client gives to the queue; the rest is left for the scoring."""
+PATIENT_SHARE = 0.75
+"""The same for a later batch of a request, which has more to lose."""
 MAX_PATIENCE = 3600.0
 SECRET_VARIABLE = "RETICENT_WORKER_SECRET"  # noqa: S105 - the name of a variable
 """Environment variable that carries the shared secret; a command line would show it to every user of the machine."""

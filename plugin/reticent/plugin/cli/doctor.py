@@ -90,7 +90,7 @@ def _reward_head(settings: Settings) -> Iterator[Finding]:
 def _ledger(settings: Settings) -> Iterator[Finding]:
     path = settings.ledger.path
     if not path.exists():
-        yield Finding("ledger", False, f"{path} does not exist yet", "It is made at the first start.", vital=False)
+        yield Finding("ledger", False, f"{path} does not exist", f"If it is not lost: reticent ledger create {path}")
         return
     report = verify(path)
     what = f"{report.seq} entries, {report.scopes} scopes, {report.open_reservations} open reservations"
@@ -129,7 +129,8 @@ def _worker(settings: Settings) -> Iterator[Finding]:
 
 
 def _server(settings: Settings) -> Iterator[Finding]:
-    url = f"http://127.0.0.1:{settings.server.port}/ready"
+    host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "::") else settings.server.host  # noqa: S104
+    url = f"http://{host}:{settings.server.port}/ready"
     yield _running("server", lambda: _ask(url), "`make serve`.")
 
 

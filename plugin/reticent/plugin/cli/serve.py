@@ -61,6 +61,8 @@ def check_attachable() -> None:
 def require_free_port(settings: Settings) -> None:
     """End with a message where something listens already: its answers would be taken for those of vLLM."""
     host, port = settings.server.host, settings.server.port
+    if port == 0:
+        raise fail("server.port must be a number of its own here, since vLLM is told of it and asked at it")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -48,7 +48,7 @@ class EvidenceLift:
 
     @property
     def constants(self) -> Mapping[str, object]:
-        return {"clip": self.clip}
+        return {"clip": self.clip, "end_token": "left out"}
 
     def compute(self, inputs: ScoreInputs) -> float:
         ratios = inputs.lift_log_ratios

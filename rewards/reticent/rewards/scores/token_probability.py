@@ -34,7 +34,7 @@ class TokenProbability:
 
     @property
     def constants(self) -> Mapping[str, object]:
-        return {}
+        return {"end_token": "left out"}
 
     def compute(self, inputs: ScoreInputs) -> float:
         mean = inputs.mean_log_probability
