@@ -302,7 +302,7 @@ def test_the_openai_client_raises_an_error_that_comes_in_the_stream(served: tupl
     url, made = served
     go_on = threading.Event()
 
-    async def late(*_: Any) -> list[float]:
+    async def late(*_: Any, patient: bool) -> list[float]:
         await asyncio.to_thread(go_on.wait, 10.0)
         raise WorkerFailed("x")
 
