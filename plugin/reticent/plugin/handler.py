@@ -160,26 +160,29 @@ class Handler:
             outcome = "selected" if verdict.accepted or plan.gate == "observe" else "abstained"
             with self._metrics.phase_seconds.labels(phase="settle").time():
                 statements = await self._accounts.settle(reservation, selection, outcome)
-        except BaseException as error:
-            reason = type(error).__name__
-            await asyncio.shield(
-                self._accounts.abandon(reservation, rewards_asked=session.rewards_asked, reason=reason)
+        except BaseException as error:  # noqa: BLE001 - also when cancelled, the reservation must end
+            given_up = self._accounts.abandon(
+                reservation, rewards_asked=session.rewards_asked, reason=type(error).__name__
             )
-            retry = not session.rewards_asked
-            if isinstance(error, WorkerError):
-                self._metrics.worker_errors.inc()
-                raise Unavailable("The reward worker is not available.", retry=retry) from None
-            if isinstance(error, LedgerError):
-                log.error("request %s could not be settled: %s", request_id, error)
-                raise Unavailable("The privacy ledger did not take the settlement.", retry=retry) from None
-            if isinstance(error, ApiError):
-                error.retry = error.retry and retry
-            elif isinstance(error, Exception) and not retry:
-                # Unforeseen, and charged: the client must not repeat it by itself.
-                log.error("a request failed: %s", reason)
-                raise ApiError("The server had an error while processing your request.", retry=False) from None
-            raise
+            await asyncio.shield(given_up)
+            raise self._as_told(error, retry=not session.rewards_asked) from None
         return Answer(plan, selection.chosen, outcome, verdict, score, selection, statements)
+
+    def _as_told(self, error: BaseException, *, retry: bool) -> BaseException:
+        """What a client is told of a failure. Where it has cost the worst case, that it must not be repeated."""
+        if isinstance(error, WorkerError):
+            self._metrics.worker_errors.inc()
+            return Unavailable("The reward worker is not available.", retry=retry)
+        if isinstance(error, LedgerError):
+            log.error("a settlement failed: %s", error)
+            return Unavailable("The privacy ledger did not take the settlement.", retry=retry)
+        if isinstance(error, ApiError):
+            error.retry = error.retry and retry
+        elif isinstance(error, Exception) and not retry:
+            # Its text could carry anything, so only its type is logged.
+            log.error("a request failed: %s", type(error).__name__)
+            return ApiError("The server had an error while processing your request.", retry=False)
+        return error
 
     async def _exhausted(self, plan: Plan, kind: str) -> Answer:
         """A budget is spent: refuse, or give one base sample, for which no reward is read and nothing is charged."""
