@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -34,14 +35,18 @@ def create(path: LedgerPath) -> None:
 
 @app.command("show")
 def show(path: LedgerPath) -> None:
-    """Every scope's account."""
-    table = Table(title=f"{path} (nats at the data set's order)")
-    for name in ("scope", "ε, δ", "granted", "spent", "reserved", "remaining", "answers", "forfeits"):
-        table.add_column(name, justify="left" if name == "scope" else "right")
+    """Every scope's account: its ε with all grants, and what of it is spent, held by open requests, and left.
+
+    `lost` counts reservations that were forfeited at their worst case.
+    """
+    table = Table(title=f"{path} (nats at the data set's order)", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("scope", overflow="fold", min_width=16)
+    for name in ("ε", "granted", "spent", "held", "left", "answers", "lost"):
+        table.add_column(name, justify="right", no_wrap=True)
     ledger = _open(path)
     for s in ledger.list_scopes():
-        amounts = (f"{value / 1e9:.6f}" for value in (s.granted, s.spent, s.reserved, s.remaining))
-        table.add_row(s.scope_id, f"{s.epsilon:g}, {s.delta:g}", *amounts, str(s.settled), str(s.forfeited))
+        amounts = (f"{value / 1e9:.4f}" for value in (s.granted, s.spent, s.reserved, s.remaining))
+        table.add_row(s.scope_id, f"{s.guaranteed / 1e9:g}", *amounts, str(s.settled), str(s.forfeited))
     ledger.close()
     Console().print(table)
 

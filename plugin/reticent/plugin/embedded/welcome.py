@@ -9,8 +9,8 @@ from reticent.plugin.settings import Settings
 
 __all__ = ["welcome"]
 
-_EVIDENCE = "Greta works as a painter. Greta has a turtle. Greta lives in Oakbridge."
-_QUESTION = "What pet does Greta have?"
+_EVIDENCE = "Jonas was born in 1921. Jonas works as a baker. Jonas has a parrot."
+_QUESTION = "In what year was Jonas born?"
 
 
 def welcome(settings: Settings, keys: Mapping[str, str]) -> str:
