@@ -119,3 +119,18 @@ def test_the_engine_compares_with_the_prompt_without_evidence(tmp_path: Path) ->
         assert all(score is not None and 0 < score <= 1 for score in scores)
         strict = ask(server.base_url, server.keys["demo-strict"])
         assert "score.name" in strict.reticent["certificate"]["detail"]
+
+
+def test_vllm_without_the_plugin_does_not_start(tmp_path: Path) -> None:
+    require_model()
+    # As `reticent serve` starts it, but with no plugin allowed: vLLM itself would go on and serve raw answers.
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(MODEL), *engine_arguments()),
+        *("--host", "127.0.0.1", "--port", str(free_port())),
+        *("--middleware", "reticent.plugin.endpoint.RequireReticent"),
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
+    environment |= {"VLLM_USE_AOT_COMPILE": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, cwd=ROOT)
+    assert ended.returncode == 78
+    assert "reticent is not attached to this vLLM server" in ended.stderr
