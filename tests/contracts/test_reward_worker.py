@@ -7,26 +7,20 @@ import gc
 import json
 import logging
 import math
-import socket
-import stat
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
-from reticent.rewards.address import listen_on_loopback, listen_on_socket
 from reticent.rewards.backends.head import HeadBackend
 from reticent.rewards.batches import MAX_WAITING, Batch, Canary, ScoringQueue
 from reticent.rewards.client import RewardClient
-from reticent.rewards.encoders.base import Subject
 from reticent.rewards.encoders.lexical import LexicalEncoder
 from reticent.rewards.errors import (
     BatchNotStarted,
-    UnsafeAddress,
     WorkerFailed,
     WorkerRefused,
     WorkerUnavailable,
@@ -35,13 +29,11 @@ from reticent.rewards.head import LinearHead, SensitivityCertificate, new_identi
 from reticent.rewards.ports import RewardBackend
 from reticent.rewards.protocol import MAX_BODY_BYTES, MAX_CANDIDATES, PATIENCE_HEADER, model_digest
 from reticent.rewards.sensitivity import HeadFacts
-from reticent.rewards.worker import main
 from reticent.rewards.worker_app import create_app
 from tests.fakes.serving import serving
+from tests.fakes.worker import SECRET, SUBJECT, FakeBackend, score_body, served_worker
 
 pytestmark = pytest.mark.anyio
-SECRET = "a secret of the tests, 32 letters"
-SUBJECT = Subject("Passage: Ada has a cat.\n\nQuestion: What pet has Ada?", "What pet has Ada?", ("Ada has a cat.",))
 
 
 @pytest.fixture
@@ -96,54 +88,10 @@ class TestHeadBackend(RewardBackendContract):
         return HeadBackend(make_head(), LexicalEncoder())
 
 
-class _Fake:
-    """A backend whose scores are given; it notes the threads that call it and can wait or fail."""
-
-    reward_max = 2.0
-    sensitivity = 0.5
-
-    def __init__(self) -> None:
-        self.calls: list[int] = []
-        self.threads: set[int] = set()
-        self.next: list[float] | None = None
-        self.failure: Exception | None = None
-        self.hold = threading.Event()
-        self.hold.set()
-        self.started = threading.Semaphore(0)
-        self.texts: list[str] = []
-
-    def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
-        self.threads.add(threading.get_ident())
-        self.texts.append(candidates[0])
-        self.started.release()
-        self.hold.wait(10)
-        self.calls.append(len(candidates))
-        if self.failure is not None:
-            raise self.failure
-        return [1.0] * len(candidates) if self.next is None else self.next
-
-    def public_facts(self) -> Mapping[str, object]:
-        return {"backend": "fake"}
-
-
-@asynccontextmanager
-async def _served(backend: RewardBackend, canary_seconds: float = 0.0) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(backend, SECRET, canary_seconds=canary_seconds)
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app=app)
-        headers = {"authorization": f"Bearer {SECRET}"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as http:
-            yield http
-
-
-def _body(candidates: object = ("a", "b"), **more: object) -> dict[str, object]:
-    return {"subject": {"prompt": "p"}, "candidates": candidates, **more}
-
-
 async def test_a_batch_is_scored_in_one_pass_in_one_thread() -> None:
-    backend = _Fake()
-    async with _served(backend) as http:
-        answers = await asyncio.gather(*(http.post("/score", json=_body(["a"] * n)) for n in (3, 1, 2)))
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
+        answers = await asyncio.gather(*(http.post("/score", json=score_body(["a"] * n)) for n in (3, 1, 2)))
     assert [len(answer.json()["rewards"]) for answer in answers] == [3, 1, 2]
     assert sorted(backend.calls[1:]) == [1, 2, 3]
     assert len(backend.threads) == 1
@@ -151,21 +99,21 @@ async def test_a_batch_is_scored_in_one_pass_in_one_thread() -> None:
 
 
 async def test_rewards_that_leave_the_worker_are_bounded() -> None:
-    backend = _Fake()
-    async with _served(backend) as http:
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
         backend.next = [math.nan, math.inf, -math.inf, -1.0, 5.0, 1.5]
-        answer = await http.post("/score", json=_body(["a"] * 6))
+        answer = await http.post("/score", json=score_body(["a"] * 6))
     assert answer.json()["rewards"] == [0.0, 0.0, 0.0, 0.0, 2.0, 1.5]
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", f"bearer {SECRET}", f"Bearer {SECRET}x"])
 @pytest.mark.parametrize("path", ["/score", "/health", "/ready", "/profile", "/docs", "/nothing"])
 async def test_nothing_is_answered_without_the_secret(header: str | None, path: str) -> None:
-    backend = _Fake()
-    async with _served(backend) as http:
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
         del http.headers["authorization"]
         headers = {} if header is None else {"authorization": header}
-        body = {"json": _body()} if path == "/score" else {}
+        body = {"json": score_body()} if path == "/score" else {}
         answer = await http.request("POST" if body else "GET", path, headers=headers, **body)  # type: ignore[arg-type]
     assert answer.status_code == 401
     assert backend.calls == [3]  # the canary of the start alone
@@ -176,12 +124,12 @@ async def test_nothing_is_answered_without_the_secret(header: str | None, path: 
     [
         {},
         {"candidates": ["a"]},
-        _body([]),
-        _body("a"),
-        _body([1]),
-        _body([None]),
-        _body(["a"] * (MAX_CANDIDATES + 1)),
-        _body(surplus=1),
+        score_body([]),
+        score_body("a"),
+        score_body([1]),
+        score_body([None]),
+        score_body(["a"] * (MAX_CANDIDATES + 1)),
+        score_body(surplus=1),
         {"subject": {"prompt": "p", "evidence": "e"}, "candidates": ["a"]},
         {"subject": {"prompt": "p", "reward": 1}, "candidates": ["a"]},
         [],
@@ -189,8 +137,8 @@ async def test_nothing_is_answered_without_the_secret(header: str | None, path: 
     ],
 )
 async def test_a_body_of_the_wrong_form_is_refused_without_quoting_it(body: object) -> None:
-    backend = _Fake()
-    async with _served(backend) as http:
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
         answer = await http.post("/score", json=body)
     assert answer.status_code == 422
     assert backend.calls == [3]
@@ -198,9 +146,9 @@ async def test_a_body_of_the_wrong_form_is_refused_without_quoting_it(body: obje
 
 
 async def test_other_content_than_json_and_broken_json_are_refused() -> None:
-    async with _served(_Fake()) as http:
+    async with served_worker(FakeBackend()) as http:
         pickled = await http.post("/score", content=b"\x80\x04N.", headers={"content-type": "application/octet-stream"})
-        untyped = await http.post("/score", content=json.dumps(_body()).encode())
+        untyped = await http.post("/score", content=json.dumps(score_body()).encode())
         broken = await http.post("/score", content=b'{"canary-text', headers={"content-type": "application/json"})
     assert [pickled.status_code, untyped.status_code, broken.status_code] == [415, 415, 422]
     assert "canary-text" not in broken.text
@@ -211,8 +159,8 @@ async def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() -
         for _ in range(MAX_BODY_BYTES // 65536 + 2):
             yield b" " * 65536
 
-    backend = _Fake()
-    async with _served(backend) as http:
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
         json_type = {"content-type": "application/json"}
         stated = await http.post("/score", content=b" " * (MAX_BODY_BYTES + 1), headers=json_type)
         streamed = await http.post("/score", content=chunks(), headers=json_type)
@@ -221,8 +169,8 @@ async def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() -
 
 
 async def test_health_notices_a_canary_that_moved_and_shows_no_reward() -> None:
-    backend = _Fake()
-    async with _served(backend) as http:
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
         well = await http.get("/health")
         backend.next = [1.0, 1.0, 1.5]
         moved = await http.get("/health")
@@ -235,11 +183,11 @@ async def test_health_notices_a_canary_that_moved_and_shows_no_reward() -> None:
 
 
 async def test_a_failure_neither_shows_nor_logs_what_was_scored(caplog: pytest.LogCaptureFixture) -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     with caplog.at_level(logging.DEBUG):
-        async with _served(backend) as http:
+        async with served_worker(backend) as http:
             backend.failure = RuntimeError("canary-text")
-            answer = await http.post("/score", json=_body(["canary-text"]))
+            answer = await http.post("/score", json=score_body(["canary-text"]))
     assert answer.status_code == 500
     assert "canary-text" not in answer.text
     assert "canary-text" not in caplog.text
@@ -247,14 +195,14 @@ async def test_a_failure_neither_shows_nor_logs_what_was_scored(caplog: pytest.L
 
 
 async def test_the_profile_states_the_range_and_the_sensitivity() -> None:
-    async with _served(_Fake()) as http:
+    async with served_worker(FakeBackend()) as http:
         answer = await http.get("/profile")
     assert answer.json() == {"reward_max": 2.0, "sensitivity": 0.5, "facts": {"backend": "fake"}}
 
 
 def test_a_short_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="16"):
-        create_app(_Fake(), "short")
+        create_app(FakeBackend(), "short")
 
 
 # --- the queue ----------------------------------------------------------------------------------------------------
@@ -265,12 +213,12 @@ async def _until(event: threading.Semaphore) -> None:
 
 
 @asynccontextmanager
-async def _held(backend: _Fake) -> AsyncIterator[httpx.AsyncClient]:
+async def _held(backend: FakeBackend) -> AsyncIterator[httpx.AsyncClient]:
     """While a batch of the text "first" is being scored, which ends with the context."""
-    async with _served(backend) as http:
+    async with served_worker(backend) as http:
         await _until(backend.started)  # the canary
         backend.hold.clear()
-        first = asyncio.create_task(http.post("/score", json=_body(["first"])))
+        first = asyncio.create_task(http.post("/score", json=score_body(["first"])))
         try:
             await _until(backend.started)
             yield http
@@ -280,22 +228,22 @@ async def _held(backend: _Fake) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_a_batch_that_does_not_start_in_its_patience_is_refused_and_never_scored() -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     async with _held(backend) as http:
-        refused = await http.post("/score", json=_body(["second"]), headers={PATIENCE_HEADER: "0.02"})
+        refused = await http.post("/score", json=score_body(["second"]), headers={PATIENCE_HEADER: "0.02"})
     assert (refused.status_code, refused.json()) == (503, {"error": "busy"})
-    async with _served(backend) as http:
-        assert (await http.post("/score", json=_body(["third"]))).status_code == 200
+    async with served_worker(backend) as http:
+        assert (await http.post("/score", json=score_body(["third"]))).status_code == 200
     assert [text for text in backend.texts if text in ("first", "second", "third")] == ["first", "third"]
 
 
 async def test_a_batch_that_has_started_is_scored_to_its_end_whatever_its_patience() -> None:
-    backend = _Fake()
-    async with _served(backend) as http:
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
         await _until(backend.started)
         backend.hold.clear()
         headers = {PATIENCE_HEADER: "0.2"}
-        answer = asyncio.create_task(http.post("/score", json=_body(["only"]), headers=headers))
+        answer = asyncio.create_task(http.post("/score", json=score_body(["only"]), headers=headers))
         await _until(backend.started)
         await asyncio.sleep(0.3)
         assert not answer.done()
@@ -305,17 +253,17 @@ async def test_a_batch_that_has_started_is_scored_to_its_end_whatever_its_patien
 
 @pytest.mark.parametrize("patience", ["nan", "inf", "-1", "soon", "1e9", ""])
 async def test_a_patience_that_is_no_bounded_number_is_refused(patience: str) -> None:
-    backend = _Fake()
-    async with _served(backend) as http:
-        answer = await http.post("/score", json=_body(), headers={PATIENCE_HEADER: patience})
+    backend = FakeBackend()
+    async with served_worker(backend) as http:
+        answer = await http.post("/score", json=score_body(), headers={PATIENCE_HEADER: patience})
     assert answer.status_code == 422
     assert backend.calls == [3]
 
 
 async def test_a_queued_batch_whose_client_hangs_up_is_dropped() -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     app = create_app(backend, SECRET)
-    body = json.dumps(_body(["second"])).encode()
+    body = json.dumps(score_body(["second"])).encode()
     messages: list[Mapping[str, object]] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
     sent: list[Mapping[str, object]] = []
 
@@ -338,18 +286,18 @@ async def test_a_queued_batch_whose_client_hangs_up_is_dropped() -> None:
         transport = httpx.ASGITransport(app=app)
         headers = {"authorization": f"Bearer {SECRET}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as http:
-            first = asyncio.create_task(http.post("/score", json=_body(["first"])))
+            first = asyncio.create_task(http.post("/score", json=score_body(["first"])))
             await _until(backend.started)
             await app(scope, receive, send)  # type: ignore[arg-type]
             backend.hold.set()
             await first
-            await http.post("/score", json=_body(["third"]))
+            await http.post("/score", json=score_body(["third"]))
     assert sent[0]["status"] == 503
     assert backend.texts[1:] == ["first", "third"]
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_queue() -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     queue = ScoringQueue(backend)
     backend.hold.clear()
     first = asyncio.create_task(queue.score(SUBJECT, ["first"]))
@@ -367,7 +315,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_queue() -> None:
 
 
 async def test_the_queue_is_bounded() -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     queue = ScoringQueue(backend)
     backend.hold.clear()
     tasks = [asyncio.create_task(queue.score(SUBJECT, [str(i)])) for i in range(MAX_WAITING)]
@@ -384,7 +332,7 @@ async def test_the_queue_is_bounded() -> None:
 
 async def test_what_is_refused_was_never_scored_and_what_was_scored_is_answered() -> None:
     """The race itself: patience ends about when a batch starts, a thousand times."""
-    backend = _Fake()
+    backend = FakeBackend()
     queue = ScoringQueue(backend)
     refused, answered = set[str](), set[str]()
 
@@ -425,7 +373,7 @@ def test_of_two_threads_exactly_one_takes_a_batch() -> None:
 
 
 async def test_the_failure_of_a_batch_that_nobody_waits_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     queue = ScoringQueue(backend)
     backend.hold.clear()
     backend.failure = RuntimeError("canary-text")
@@ -444,7 +392,7 @@ async def test_the_failure_of_a_batch_that_nobody_waits_for_is_not_logged(caplog
 
 async def test_a_busy_worker_refuses_a_client_and_a_slow_one_fails_it() -> None:
     """What the two mean for a reservation: the first is released, the second forfeited."""
-    backend = _Fake()
+    backend = FakeBackend()
     with serving(create_app(backend, SECRET)) as url:
         port = httpx.URL(url).port
         assert port is not None
@@ -466,21 +414,21 @@ async def test_a_busy_worker_refuses_a_client_and_a_slow_one_fails_it() -> None:
 
 
 async def test_a_client_that_hangs_up_on_a_real_connection_leaves_the_queue() -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     with serving(create_app(backend, SECRET)) as url:
         await _until(backend.started)
         backend.hold.clear()
         headers = {"authorization": f"Bearer {SECRET}", PATIENCE_HEADER: "60"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=10) as http:
-            first = asyncio.create_task(http.post("/score", json=_body(["first"])))
+            first = asyncio.create_task(http.post("/score", json=score_body(["first"])))
             await _until(backend.started)
             with pytest.raises(httpx.ReadTimeout):
-                await http.post("/score", json=_body(["second"]), timeout=0.2)
+                await http.post("/score", json=score_body(["second"]), timeout=0.2)
             # Whatever comes on a later connection is read after the end of the earlier one.
             assert (await http.get("/ready")).status_code == 200
             backend.hold.set()
             await first
-            assert (await http.post("/score", json=_body(["third"]))).status_code == 200
+            assert (await http.post("/score", json=score_body(["third"]))).status_code == 200
     assert backend.texts[1:] == ["first", "third"]
 
 
@@ -488,7 +436,7 @@ async def test_a_client_that_hangs_up_on_a_real_connection_leaves_the_queue() ->
 
 
 async def test_one_canary_answers_every_probe_of_some_seconds() -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     now = [100.0]
     queue = ScoringQueue(backend)
     canary = Canary(queue, 5.0, lambda: now[0])
@@ -506,7 +454,7 @@ async def test_one_canary_answers_every_probe_of_some_seconds() -> None:
 
 
 async def test_probes_that_wait_for_one_canary_are_bounded() -> None:
-    backend = _Fake()
+    backend = FakeBackend()
     queue = ScoringQueue(backend)
     canary = Canary(queue)
     await canary.begin()
@@ -521,157 +469,3 @@ async def test_probes_that_wait_for_one_canary_are_bounded() -> None:
     assert await asyncio.gather(*probes[1:]) == [None] * (MAX_WAITING - 1)
     assert backend.calls == [3, 3]
     queue.close()
-
-
-# --- addresses ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "localhost", "example.org", "", "127.0.0.1.nip.io"])
-def test_any_address_but_loopback_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UnsafeAddress):
-        listen_on_loopback(host, 0)
-    with pytest.raises(UnsafeAddress):
-        RewardClient(SECRET, host=host)
-    assert main(["--head", "none.json", "--host", host]) == 2
-    assert "neither a loopback address" in capsys.readouterr().err
-
-
-def test_a_socket_is_for_its_owner_alone_and_replaces_only_a_dead_one(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with listen_on_socket(path):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        with pytest.raises(FileExistsError):
-            listen_on_socket(path)
-    with listen_on_socket(path):
-        pass
-    path.unlink()
-    path.write_text("precious")
-    with pytest.raises(FileExistsError):
-        listen_on_socket(path)
-    assert path.read_text() == "precious"
-
-
-# --- the client's errors ------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _raw_server(path: Path, reply: bytes | None) -> AsyncIterator[list[bytes]]:
-    """A Unix socket that reads a request and answers `reply`, or hangs up without a word."""
-    requests: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        requests.append(await reader.read(65536))
-        if reply is not None:
-            writer.write(reply)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_unix_server(serve, path)
-    async with server:
-        yield requests
-
-
-def _reply(body: object, status: str = "200 OK") -> bytes:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return f"HTTP/1.1 {status}\r\ncontent-length: {len(raw)}\r\nconnection: close\r\n\r\n".encode() + raw
-
-
-async def test_no_worker_means_unavailable(tmp_path: Path) -> None:
-    async with RewardClient(SECRET, socket=tmp_path / "none") as client:
-        with pytest.raises(WorkerUnavailable):
-            await client.score(SUBJECT, ["a"])
-        assert not await client.is_healthy()
-        assert await client.score(SUBJECT, []) == []
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        async with RewardClient(SECRET, host="127.0.0.1", port=taken.getsockname()[1]) as client:
-            with pytest.raises(WorkerUnavailable):
-                await client.score(SUBJECT, ["a"])
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        None,
-        b"nonsense",
-        _reply({"rewards": [0.5]}),
-        _reply({"rewards": [0.5, "1"]}),
-        _reply({"rewards": [0.5, True]}),
-        _reply({"rewards": None}),
-        _reply([0.5, 0.5]),
-        _reply(b"{"),
-        _reply({"error": "scoring_failed"}, "500 Internal Server Error"),
-        _reply(b"", "302 Found"),
-    ],
-)
-async def test_whatever_happens_after_the_request_went_out_means_failed_and_is_not_retried(
-    tmp_path: Path, reply: bytes | None
-) -> None:
-    async with _raw_server(tmp_path / "s", reply) as requests, RewardClient(SECRET, socket=tmp_path / "s") as client:
-        with pytest.raises(WorkerFailed):
-            await client.score(SUBJECT, ["a", "b"])
-        assert len(requests) == 1
-
-
-@pytest.mark.parametrize("status", [401, 413, 415, 422, 503])
-async def test_a_refusal_means_that_nothing_was_computed(tmp_path: Path, status: int) -> None:
-    reply = _reply({"error": "x"}, f"{status} X")
-    async with _raw_server(tmp_path / "s", reply), RewardClient(SECRET, socket=tmp_path / "s") as client:
-        with pytest.raises(WorkerRefused) as caught:
-            await client.score(SUBJECT, ["a"])
-    assert caught.value.status == status
-    assert isinstance(caught.value, WorkerUnavailable)
-
-
-MODEL = "0" * 64
-
-
-@pytest.mark.parametrize(
-    "answer", [{"rewards": [0.5]}, {"rewards": [0.5], "model": "1" * 64}, {"rewards": [0.5], "model": None}]
-)
-async def test_rewards_of_another_model_than_the_configured_one_are_not_taken(
-    tmp_path: Path, answer: dict[str, object]
-) -> None:
-    path = tmp_path / "s"
-    async with _raw_server(path, _reply(answer)), RewardClient(SECRET, socket=path, model=MODEL) as client:
-        with pytest.raises(WorkerFailed, match="another reward model"):
-            await client.score(SUBJECT, ["a"])
-        assert not await client.is_healthy()
-
-
-async def test_rewards_of_the_configured_model_are_taken(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    reply = _reply({"rewards": [0.5], "model": MODEL})
-    async with _raw_server(path, reply), RewardClient(SECRET, socket=path, model=MODEL) as client:
-        assert await client.score(SUBJECT, ["a"]) == [0.5]
-        assert await client.is_healthy()
-
-
-async def test_a_worker_that_does_not_answer_in_time_means_failed(tmp_path: Path) -> None:
-    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_unix_server(never, tmp_path / "s")
-    async with server, RewardClient(SECRET, socket=tmp_path / "s", timeout=0.2) as client:
-        with pytest.raises(WorkerFailed):
-            await client.score(SUBJECT, ["a"])
-
-
-async def test_the_client_bounds_rewards_once_more(tmp_path: Path) -> None:
-    reply = _reply(b'{"rewards": [NaN, Infinity, -1, 7, 0.25]}')
-    path = tmp_path / "s"
-    async with _raw_server(path, reply), RewardClient(SECRET, socket=path, reward_max=2.0) as client:
-        assert await client.score(SUBJECT, ["a"] * 5) == [0.0, 0.0, 0.0, 2.0, 0.25]
-
-
-async def test_a_request_that_the_worker_would_refuse_is_not_sent(tmp_path: Path) -> None:
-    async with RewardClient(SECRET, socket=tmp_path / "none") as client:
-        with pytest.raises(WorkerRefused):
-            await client.score(SUBJECT, ["x" * MAX_BODY_BYTES])
-
-
-def test_a_client_wants_exactly_one_address() -> None:
-    for arguments in ({}, {"host": "127.0.0.1", "socket": Path("s")}, {"host": "127.0.0.1", "timeout": 0.0}):
-        with pytest.raises(ValueError):
-            RewardClient(SECRET, **arguments)  # type: ignore[arg-type]

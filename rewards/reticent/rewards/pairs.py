@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import gzip
-import random
+import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -103,22 +103,26 @@ def load_pairs(path: Path, pairs_per_person: int | None = None) -> PreferencePai
 def split_by_prompt(pairs: PreferencePairs, heldout_share: float, seed: int) -> tuple[PreferencePairs, PreferencePairs]:
     """Split into (training, held-out) so that no prompt stands on both sides; the same for the same arguments.
 
-    Prompts, not pairs, are dealt out: about `heldout_share` of the prompts, at least one on each side.
+    Each prompt falls to a side by a hash of itself alone, held out with a chance of `heldout_share`. So one person's
+    pairs move nobody else's from side to side, and Δ of a head trained on one side holds for all pairs together.
 
     Raises:
-        InvalidPairs: fewer than two prompts.
+        InvalidPairs: all prompts fall to one side.
         ValueError: `heldout_share` outside (0, 1).
     """
     if not 0 < heldout_share < 1:
         raise ValueError(f"heldout_share must lie in (0, 1): {heldout_share}")
-    prompts = sorted({row.subject.prompt for row in pairs.rows})
-    if len(prompts) < 2:
-        raise InvalidPairs("a held-out split needs at least two prompts")
-    random.Random(seed).shuffle(prompts)  # noqa: S311 - deals out data, hides nothing
-    held = set(prompts[: min(max(1, round(heldout_share * len(prompts))), len(prompts) - 1)])
+    limit = round(heldout_share * 2**64)
+
+    def held_out(prompt: str) -> bool:
+        digest = hashlib.sha256(f"{seed}\0{prompt}".encode("utf-8", "surrogatepass")).digest()
+        return int.from_bytes(digest[:8], "big") < limit
 
     def side(wanted: bool) -> PreferencePairs:
-        return replace(pairs, rows=tuple(row for row in pairs.rows if (row.subject.prompt in held) is wanted))
+        rows = tuple(row for row in pairs.rows if held_out(row.subject.prompt) is wanted)
+        if not rows:
+            raise InvalidPairs("every prompt fell to one side of the held-out split: too few prompts, or another seed")
+        return replace(pairs, rows=rows)
 
     return side(False), side(True)
 
