@@ -27,6 +27,7 @@ def reward_head(prepared: State, folder: Path) -> None:
     """Draw preference pairs (or take those in the folder), train the head, write it and its report."""
     report = make_head(prepared.model, prepared.folder, folder)
     typer.echo("\n".join(lines_of(report)))
+    say("the new head has a name of its own, so the installed certificate does not fit it: make certificate")
 
 
 def development(prepared: State, folder: Path) -> None:
