@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 SCORES = ("self_consistency", "token_probability", "grounding")
 COVERAGES = (0.1, 0.2, 0.3, 0.5)
 EPSILON, DELTA = 4.0, 1e-6
+GROWTH, ROUNDS = 1.4, 5
 _TRIALS = 200
 
 
@@ -98,7 +99,7 @@ def make_head(model: Path, state: Path, folder: Path) -> dict[str, Any]:
 
 
 def development_report(model: Path, state: Path, settings: Settings) -> dict[str, Any]:
-    """Base accuracy, accuracy of the selection over σ, and of every score its AUC and its risk at four coverages."""
+    """Accuracy of the configured selection, and of every score its AUC and its risk at four coverages."""
     drawn = draw_once(model, state, DEVELOPMENT_SEED, DEVELOPMENT_ITEMS)
     backend = HeadBackend.load(settings.rewards.head, threads=2)
     lattice = RewardLattice(backend.reward_max, sensitivity_of(settings.rewards, backend.head))
@@ -129,17 +130,14 @@ def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) 
         target_risk=target_risk,
         thresholds=THRESHOLDS,
         sites=tuple(Site(name, 1 / len(SITES)) for name in SITES),
-        schedule=Schedule(first_look=600, growth=1.4, rounds=6),
+        schedule=Schedule(first_look=600, growth=GROWTH, rounds=ROUNDS),
         loss="wrong-or-unsupported",
         score=settings.gate.score,
         fingerprint=Fingerprint(serving_facts(settings, backend.head, lattice)),
     )
     design = Design(plan.claim, plan.thresholds, plan.noise_scale, len(plan.sites))
     first = expected_first_look(records, design, _TRIALS, seed=DEVELOPMENT_SEED)
-    schedule = Schedule(first_look=round(1.3 * first), growth=1.4, rounds=5)
-    return Plan.from_json(
-        {**plan.to_json(), "schedule": {"first_look": schedule.first_look, "growth": 1.4, "rounds": 5}}
-    )
+    return replace(plan, schedule=Schedule(round(1.3 * first), GROWTH, ROUNDS))
 
 
 def serving_facts(settings: Settings, head: LinearHead, lattice: RewardLattice) -> dict[str, Any]:
