@@ -10,40 +10,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from reticent.rewards.address import listen_on_loopback, listen_on_socket
 from reticent.rewards.client import RewardClient
-from reticent.rewards.encoders.base import Subject
-from reticent.rewards.encoders.lexical import LexicalEncoder
 from reticent.rewards.errors import (
     UnsafeAddress,
     WorkerFailed,
     WorkerRefused,
     WorkerUnavailable,
 )
-from reticent.rewards.head import LinearHead, SensitivityCertificate, new_identifier
 from reticent.rewards.protocol import MAX_BODY_BYTES
-from reticent.rewards.sensitivity import HeadFacts
 from reticent.rewards.worker import main
+from tests.fakes.worker import SECRET, SUBJECT
 
 pytestmark = pytest.mark.anyio
-SECRET = "a secret of the tests, 32 letters"
-SUBJECT = Subject("Passage: Ada has a cat.\n\nQuestion: What pet has Ada?", "What pet has Ada?", ("Ada has a cat.",))
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-def make_head() -> LinearHead:
-    encoder = LexicalEncoder()
-    rng = np.random.default_rng(1)
-    certificate = SensitivityCertificate.of(HeadFacts(1000, 1, 0.1, 2.0, 1e-9, 0.5, 2.0), "0" * 64)
-    weights = tuple(float(x) for x in rng.normal(size=encoder.dimension))
-    return LinearHead(weights, encoder.name, encoder.revision, certificate, new_identifier())
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ __all__ = [
     "World",
     "certificate",
     "chat_body",
+    "error_of",
     "make_head",
     "make_settings",
     "plan_for",
@@ -276,3 +277,17 @@ async def world(folder: Path, changes: dict[str, Any] | None = None, **parts: An
         assert report.ok, report.findings
     finally:
         await made.core.close()
+
+
+def error_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The error object, after its form was checked."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body.keys() == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert error["code"] == code
+    return error

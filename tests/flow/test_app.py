@@ -11,7 +11,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from reticent.accounting.ledger_errors import LedgerUnavailable
@@ -22,6 +21,7 @@ from tests.fakes.build import (
     MODEL,
     certificate,
     chat_body,
+    error_of,
     facts_for,
     make_settings,
     make_world,
@@ -33,20 +33,6 @@ from tests.fakes.parts import FakeSource
 
 CHAT = "/v1/chat/completions"
 OBSERVE: dict[str, Any] = {"tenants.0.policy": {"gate": "observe"}}
-
-
-def error_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The error object, after its form was checked."""
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/json"
-    body = response.json()
-    assert body.keys() == {"error"}
-    error: dict[str, Any] = body["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    assert isinstance(error["message"], str)
-    assert error["message"]
-    assert error["code"] == code
-    return error
 
 
 JSON = {"content-type": "application/json"}

@@ -24,6 +24,7 @@ from tests.fakes.build import (
     World,
     certificate,
     chat_body,
+    error_of,
     facts_for,
     make_settings,
     make_world,
@@ -35,20 +36,6 @@ from tests.fakes.serving import open_with_app, serving
 
 CHAT = "/v1/chat/completions"
 OBSERVE: dict[str, Any] = {"tenants.0.policy": {"gate": "observe"}}
-
-
-def error_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The error object, after its form was checked."""
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/json"
-    body = response.json()
-    assert body.keys() == {"error"}
-    error: dict[str, Any] = body["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    assert isinstance(error["message"], str)
-    assert error["message"]
-    assert error["code"] == code
-    return error
 
 
 def test_the_budget_route_shows_the_callers_scopes_only(tmp_path: Path) -> None:

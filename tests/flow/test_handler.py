@@ -20,7 +20,7 @@ from reticent.plugin.errors import (
     Unavailable,
 )
 from reticent.rewards import WorkerFailed, WorkerRefused, WorkerUnavailable
-from tests.fakes.build import certificate, facts_for, make_settings, make_world, run, until, world
+from tests.fakes.build import World, certificate, facts_for, make_settings, make_world, run, until, world
 from tests.fakes.parts import FakeRewards, FakeSource
 
 HALF: dict[str, Any] = {"tenants.0.policy": {"gate": "observe"}}
@@ -310,24 +310,29 @@ def test_a_request_that_takes_too_long_gives_503(tmp_path: Path, where: str, spe
     run(story())
 
 
+async def cancel_during(w: World, where: str) -> None:
+    """Submit a request and cancel it while its call `where` of the ledger is under way in its thread."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(operation: str) -> None:
+        if operation == where:
+            entered.set()
+            go_on.wait(10.0)
+
+    w.ledger.slow = slow
+    task = w.core.submit(w.plan(), "request-x")
+    await until(entered.is_set)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_a_request_cancelled_while_it_reserves_holds_nothing_afterwards(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path, HALF) as w:
-            entered, go_on = threading.Event(), threading.Event()
-
-            def slow(operation: str) -> None:
-                if operation == "reserve":
-                    entered.set()
-                    go_on.wait(10.0)
-
-            w.ledger.slow = slow
-            task = w.core.submit(w.plan(), "request-x")
-            await until(entered.is_set)
-            task.cancel()
-            await asyncio.sleep(0.01)
-            go_on.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancel_during(w, "reserve")
             assert w.events == ["reserve", "release"]
             assert w.ledger.open_reservations() == ()
             assert w.scopes()["user"].spent == 0
@@ -338,21 +343,7 @@ def test_a_request_cancelled_while_it_reserves_holds_nothing_afterwards(tmp_path
 def test_a_request_cancelled_while_it_settles_is_booked_once(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path, HALF) as w:
-            entered, go_on = threading.Event(), threading.Event()
-
-            def slow(operation: str) -> None:
-                if operation == "settle":
-                    entered.set()
-                    go_on.wait(10.0)
-
-            w.ledger.slow = slow
-            task = w.core.submit(w.plan(), "request-x")
-            await until(entered.is_set)
-            task.cancel()
-            await asyncio.sleep(0.01)
-            go_on.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancel_during(w, "settle")
             await until(lambda: w.scopes()["user"].reserved == 0)
             scope = w.scopes()["user"]
             assert scope.spent == w.plan().rule.worst_case

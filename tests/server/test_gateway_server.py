@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from reticent.accounting.audit import verify
-from reticent.plugin.embedded.engine import engine_arguments
+from reticent.plugin.embedded.engine import engine_arguments, engine_environment
 from reticent.plugin.embedded.state import prepare
 from tests.server.conftest import MODEL, ROOT, START_SECONDS, free_port, require_model, running_server
 
@@ -71,10 +71,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(MODEL), *engine_arguments()),
         *("--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(upstream), "--generation-config", "vllm"),
     ]
-    cpu = {"VLLM_USE_AOT_COMPILE": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    quiet = {**engine_environment(), "VLLM_LOGGING_LEVEL": "WARNING"}
     command = [sys.executable, "-m", "reticent.plugin.cli", "gateway", "--config", str(config)]
     with (
-        running(vllm, f"http://127.0.0.1:{upstream}/health", state / "vllm.log", **cpu),
+        running(vllm, f"http://127.0.0.1:{upstream}/health", state / "vllm.log", **quiet),
         running(command, f"http://127.0.0.1:{port}/ready", state / "gateway.log", **prepared.environment()),
     ):
         yield f"http://127.0.0.1:{port}/v1", state, prepared.keys
@@ -130,7 +130,7 @@ def test_vllm_without_the_plugin_does_not_start(tmp_path: Path) -> None:
         *("--middleware", "reticent.plugin.endpoint.RequireReticent"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
-    environment |= {"VLLM_USE_AOT_COMPILE": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    environment |= engine_environment()
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, cwd=ROOT)
     assert ended.returncode == 78
     assert "reticent is not attached to this vLLM server" in ended.stderr

@@ -146,12 +146,12 @@ class Handler:
             self._tell(plan, request_id, outcome, answer, time.perf_counter() - start)
 
     async def _answer(self, plan: Plan, request_id: str) -> Answer:
+        session = Session(plan, self._source, self._rewards, self._lattice, self._metrics)
         try:
             with self._metrics.phase_seconds.labels(phase="reserve").time():
                 reservation = await self._accounts.reserve(plan, request_id)
         except Exhausted as exhausted:
-            return await self._exhausted(plan, exhausted.kind)
-        session = Session(plan, self._source, self._rewards, self._lattice, self._metrics)
+            return await self._exhausted(plan, session, exhausted.kind)
         try:
             selection = await plan.rule.select(session)
             with self._metrics.phase_seconds.labels(phase="gate").time():
@@ -184,12 +184,11 @@ class Handler:
             return ApiError("The server had an error while processing your request.", retry=False)
         return error
 
-    async def _exhausted(self, plan: Plan, kind: str) -> Answer:
+    async def _exhausted(self, plan: Plan, session: Session, kind: str) -> Answer:
         """A budget is spent: refuse, or give one base sample, for which no reward is read and nothing is charged."""
         if plan.on_exhausted == "refuse":
             raise BudgetRefused(f"The privacy budget of this {_SCOPE_WORDS[kind]} is spent.")
-        (sample,) = await self._source.draw(plan.prompt, plan.sampling, 1, salt=plan.caller.tenant.id, offset=0)
-        self._metrics.candidates.inc()
+        (sample,) = await session.draw(1)
         verdict = GateVerdict(False, "not_selected", "A base-model answer is covered by no certificate.", None)
         statements = await self._accounts.statements(plan.scope)
         return Answer(plan, sample, "base", verdict, None, None, statements)

@@ -66,8 +66,8 @@ def resolve(request: ChatRequest, caller: Caller, settings: Settings, rules: Rul
     policy = caller.tenant.policy
     extension = request.reticent
     name = (extension.rule if extension else None) or settings.selection.rule
-    allowed = name in policy.rules or (name in NONPRIVATE and policy.allow_nonprivate)
-    if not allowed or (name in NONPRIVATE and not policy.allow_nonprivate):
+    allowed = policy.allow_nonprivate if name in NONPRIVATE else name in policy.rules
+    if not allowed:
         raise Forbidden(f"Your policy does not allow the rule '{name}'.", "reticent.rule")
     return Plan(
         caller=caller,

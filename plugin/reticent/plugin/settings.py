@@ -90,6 +90,12 @@ class ServerSettings(_Section):
     metrics: Literal["open", "operator"] = "operator"
 
     @property
+    def local_url(self) -> str:
+        """The server's address as this machine reaches it, without a slash at the end."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - read, not bound
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
     def most_of_one_tenant(self) -> int:
         """Open requests that one tenant may have: half of all, unless configured, so that none shuts out the others."""
         return self.max_concurrent_per_tenant or max(1, self.max_concurrent // 2)

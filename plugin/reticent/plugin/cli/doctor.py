@@ -129,8 +129,7 @@ def _worker(settings: Settings) -> Iterator[Finding]:
 
 
 def _server(settings: Settings) -> Iterator[Finding]:
-    host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "::") else settings.server.host  # noqa: S104
-    url = f"http://{host}:{settings.server.port}/ready"
+    url = f"{settings.server.local_url}/ready"
     yield _running("server", lambda: _ask(url), "`make serve`.")
 
 

@@ -59,8 +59,7 @@ def demo(folder: FolderOption = _FOLDER, state: StateOption = Path(".reticent"))
     prepared = prepare(state, folder / "tenants.yaml")
     os.environ.update(prepared.environment())
     settings = load_or_exit(folder / "reticent.yaml")
-    base_url = f"http://127.0.0.1:{settings.server.port}/v1"
-    if not play(base_url, settings.model.name, prepared.keys):
+    if not play(f"{settings.server.local_url}/v1", settings.model.name, prepared.keys):
         raise typer.Exit(1)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-import httpx
+import openai
 import typer
 
 from reticent.accounting.certificates import NotCertified
@@ -53,14 +53,14 @@ def certificate(prepared: State, folder: Path, target_risk: float) -> None:
     os.environ.pop("RETICENT_TENANTS_FILE", None)
     set_engine_environment()
     calibrating = load_settings(config)
-    base_url = f"http://127.0.0.1:{calibrating.server.port}/v1"
+    base_url = f"{calibrating.server.local_url}/v1"
     with running_vllm(str(prepared.model), engine_arguments(), config, calibrating, here / "vllm.log"):
         respondent = Respondent(base_url, key, calibrating.model.name, plan.fingerprint.digest)
         try:
             issued = asyncio.run(calibrate(plan, respondent, say))
         except NotCertified as error:
             raise fail(f"not certified: {error}") from None
-        except (httpx.HTTPError, RuntimeError) as error:
+        except (openai.OpenAIError, RuntimeError) as error:
             raise fail(f"the calibration stopped: {error}") from None
     issued.save(folder / "certificate.json")
     say(f"its answers cost {respondent.charged:.3f} nats of the preference data's budget (a ledger of its own)")

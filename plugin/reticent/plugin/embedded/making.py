@@ -16,7 +16,7 @@ from reticent.accounting.calibration.schedule import Design, expected_first_look
 from reticent.accounting.fingerprint import Fingerprint
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.core import sensitivity_of
-from reticent.plugin.embedded.develop import auc, risk_at, score_records, select_offline
+from reticent.plugin.embedded.develop import Selected, auc, risk_at, score_records, select_offline
 from reticent.plugin.embedded.records import Drawn, make_pairs, read_drawn, write_drawn, write_pairs
 from reticent.plugin.embedded.sampling import draw
 from reticent.plugin.embedded.task import EVIDENCE_TEMPLATE, SITES, generate
@@ -34,7 +34,7 @@ from reticent.rewards.scores import build_score
 from reticent.rewards.tradeoff import tradeoff
 from reticent.rewards.training import encode_pairs, train_linear_head
 
-__all__ = ["calibration_config", "development_report", "draw_once", "make_head", "make_plan"]
+__all__ = ["calibration_config", "development_report", "draw_once", "lines_of", "make_head", "make_plan"]
 
 PAIRS_SEED, PAIRS_ITEMS = 101, 1536
 DEVELOPMENT_SEED, DEVELOPMENT_ITEMS = 202, 640
@@ -100,12 +100,9 @@ def make_head(model: Path, state: Path, folder: Path) -> dict[str, Any]:
 
 def development_report(model: Path, state: Path, settings: Settings) -> dict[str, Any]:
     """Accuracy of the configured selection, and of every score its AUC and its risk at four coverages."""
-    drawn = draw_once(model, state, DEVELOPMENT_SEED, DEVELOPMENT_ITEMS)
-    backend = HeadBackend.load(settings.rewards.head, threads=2)
-    lattice = RewardLattice(backend.reward_max, sensitivity_of(settings.rewards, backend.head))
-    selected = select_offline(drawn, backend, lattice, settings.selection.noise_scale)
+    selected, _, _ = _select_development(model, state, settings)
     report: dict[str, Any] = {
-        "items": len(drawn),
+        "items": len(selected),
         "accuracy": 1 - sum(one.loss for one in selected) / len(selected),
         "scores": {},
     }
@@ -117,12 +114,19 @@ def development_report(model: Path, state: Path, settings: Settings) -> dict[str
     return report
 
 
-def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) -> Plan:
-    """The registered plan: three sites of equal weight, fixed thresholds, the first look from the development split."""
+def _select_development(
+    model: Path, state: Path, settings: Settings
+) -> tuple[list[Selected], LinearHead, RewardLattice]:
+    """The development split as the configured rule answers it, with the head and lattice that it was judged by."""
     drawn = draw_once(model, state, DEVELOPMENT_SEED, DEVELOPMENT_ITEMS)
     backend = HeadBackend.load(settings.rewards.head, threads=2)
     lattice = RewardLattice(backend.reward_max, sensitivity_of(settings.rewards, backend.head))
-    selected = select_offline(drawn, backend, lattice, settings.selection.noise_scale)
+    return select_offline(drawn, backend, lattice, settings.selection.noise_scale), backend.head, lattice
+
+
+def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) -> Plan:
+    """The registered plan: three sites of equal weight, fixed thresholds, the first look from the development split."""
+    selected, head, lattice = _select_development(model, state, settings)
     records = score_records(selected, build_score(settings.gate.score, settings.gate.score_constants))
     plan = Plan.calibrated(
         epsilon=EPSILON,
@@ -133,7 +137,7 @@ def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) 
         schedule=Schedule(first_look=600, growth=GROWTH, rounds=ROUNDS),
         loss="wrong-or-unsupported",
         score=settings.gate.score,
-        fingerprint=Fingerprint(serving_facts(settings, backend.head, lattice)),
+        fingerprint=Fingerprint(serving_facts(settings, head, lattice)),
     )
     design = Design(plan.claim, plan.thresholds, plan.noise_scale, len(plan.sites))
     first = expected_first_look(records, design, _TRIALS, seed=DEVELOPMENT_SEED)

@@ -15,7 +15,7 @@ _QUESTION = "In what year was Jonas born?"
 
 def welcome(settings: Settings, keys: Mapping[str, str]) -> str:
     """Address, a `curl` line and a Python snippet, both ready to paste."""
-    url = f"http://127.0.0.1:{settings.server.port}/v1"
+    url = f"{settings.server.local_url}/v1"
     key = keys["demo-open"]
     body = json.dumps(
         {
