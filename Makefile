@@ -7,7 +7,7 @@ PACKAGES := plugin rewards accounting
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test serve demo test test-fast lint format doctor reward-head certificate clean
+.PHONY: help install install-test serve demo test test-fast audit lint format doctor reward-head certificate clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -40,6 +40,14 @@ test: $(VENV)/.installed-test ## Run every test, also through a real vLLM server
 test-fast: $(VENV)/.installed-test ## Run the tests that need no server and no long simulation
 	$(BIN)/python -m pytest -m 'not server and not simulation' $(PYTEST_ARGS)
 
+$(VENV)-audit/.installed: pyproject.toml
+	python3 -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --disable-pip-version-check -qq -e '.[audit]'
+	@touch $@
+
+audit: $(VENV)-audit/.installed ## Compare the accounting with OpenDP's and dp-accounting's, in an environment of its own
+	$(VENV)-audit/bin/python -m pytest tests/audit $(PYTEST_ARGS)
+
 lint: $(VENV)/.installed-test ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,4 +64,4 @@ certificate: $(VENV)/.installed ## Calibrate the embedded certificate anew, thro
 	$(BIN)/reticent embedded certificate --state $(STATE)
 
 clean: ## Remove the virtual environment and caches (the ledger and keys in .reticent stay)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build
+	rm -rf $(VENV) $(VENV)-audit .mypy_cache .ruff_cache .pytest_cache build

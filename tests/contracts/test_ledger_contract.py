@@ -1,9 +1,13 @@
-"""What every store of the ledger must do. A new store inherits `LedgerContract` and provides `ledger`."""
+"""What every store of the ledger must do. A new store inherits `LedgerContract` and provides `ledger`.
+
+What it says of idempotency keys is in `ledger_claims`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,50 +15,29 @@ from typing import Any
 import pytest
 
 from reticent.accounting import ledger_errors as errors
-from reticent.accounting.ledger import MAX_AMOUNT, Dataset, dataset_scope, tenant_scope, user_scope
+from reticent.accounting.ledger import MAX_AMOUNT, Dataset, JournalHead, dataset_scope, tenant_scope, user_scope
+from reticent.accounting.ledger_errors import LedgerError
 from reticent.accounting.store import SqliteLedger
+from reticent.accounting.store.operations import Grant, OpenDataset, OpenScope, Reserve, Settle
+from tests.contracts.ledger_claims import ClaimsContract
+from tests.contracts.ledger_parts import (
+    ACME,
+    ALICE,
+    BOB,
+    DATASET,
+    FIGURES,
+    ZETA,
+    Clock,
+    balances,
+    clock,
+    open_demo,
+    reserve,
+)
 
-DATASET = dataset_scope("demo")
-ACME = tenant_scope("demo", "acme")
-ZETA = tenant_scope("demo", "zeta")
-ALICE = user_scope("demo", "acme", "alice")
-BOB = user_scope("demo", "acme", "bob")
-FIGURES: dict[str, Any] = {"epsilon": 1.0, "delta": 0.01, "overhead": 1000}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_us = 1_700_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_us
-
-    def advance(self, seconds: float) -> None:
-        self.now_us += int(seconds * 1e6)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+__all__ = ["Clock", "LedgerContract", "clock"]
 
 
-def open_demo(ledger: Any) -> None:
-    """Data set 1000, tenants 600 and 600, users 500 and 500."""
-    ledger.open_dataset("demo", 3.5, "dp")
-    for scope_id, granted in ((DATASET, 1000), (ACME, 600), (ZETA, 600), (ALICE, 500), (BOB, 500)):
-        ledger.open_scope(scope_id, granted=granted, **FIGURES)
-
-
-def reserve(ledger: Any, name: str, worst_case: int, scope_id: str = ALICE, **changes: Any) -> Any:
-    arguments = {"lease_seconds": 60, "owner": "host-1", "details": {"rule": "privbon", "candidates": 8}}
-    return ledger.reserve(name, scope_id, worst_case, **(arguments | changes))
-
-
-def balances(ledger: Any) -> dict[str, tuple[int, int]]:
-    return {s.scope_id: (s.spent, s.reserved) for s in ledger.list_scopes()}
-
-
-class LedgerContract:
+class LedgerContract(ClaimsContract):
     """Inherited by one `Test...` class a store."""
 
     @pytest.fixture
@@ -67,14 +50,6 @@ class LedgerContract:
         open_demo(ledger)
         yield
         assert ledger.verify().findings == ()
-
-    def refuses(self, ledger: Any, error: type[Exception], call: Callable[[], object]) -> Any:
-        """The call raises, and neither the journal nor a balance moved."""
-        before = (ledger.head(), ledger.list_scopes(), ledger.open_reservations())
-        with pytest.raises(error) as caught:
-            call()
-        assert (ledger.head(), ledger.list_scopes(), ledger.open_reservations()) == before
-        return caught.value
 
     # Opening
 
@@ -274,6 +249,101 @@ class LedgerContract:
             for other in others:
                 self.refuses(ledger, error, partial(other, name))
         assert ledger.statement(ALICE).spent == 11
+
+    def test_an_unprotected_answer_voids_every_guarantee_of_its_chain(self, ledger: Any) -> None:
+        for name, unprotected in (("a", False), ("b", True), ("c", True), ("d", False)):
+            reserve(ledger, name, 10)
+            ledger.settle(name, 0, unprotected=unprotected)
+        assert [(s.unprotected, s.void, s.settled) for s in ledger.statements(ALICE)] == [(2, True, 4)] * 3
+        assert [(s.unprotected, s.void) for s in (ledger.statement(BOB), ledger.statement(ZETA))] == [(0, False)] * 2
+        ledger.grant(ACME, 1, reason="more", actor="officer")
+        reserve(ledger, "e", 10)
+        ledger.forfeit("e", reason="x")
+        assert ledger.statement(ACME).unprotected == 2
+
+    @pytest.mark.parametrize("bad", [1, 0, None, "yes"])
+    def test_unprotected_is_yes_or_no(self, ledger: Any, bad: Any) -> None:
+        reserve(ledger, "r", 10)
+        self.refuses(ledger, errors.InvalidArgument, lambda: ledger.settle("r", 1, unprotected=bad))
+
+    # Many in one transaction
+
+    def test_of_operations_committed_together_each_is_done_or_refused_for_itself(self, ledger: Any) -> None:
+        def asks(name: str, amount: int, scope_ids: tuple[str, ...] = (ALICE, ACME, DATASET)) -> Reserve:
+            return Reserve(name, scope_ids, amount, 60_000_000, "host-1", {}, False, None)
+
+        before = ledger.head()
+        outcomes = ledger._run_batch(
+            [
+                asks("a", 300),
+                asks("too-much", 300),
+                Settle("a", 100, {}, False, None),
+                asks("fits-now", 300),
+                Settle("a", 100, {}, False, None),
+                Settle("nothing", 1, {}, False, None),
+                Grant(BOB, 5, "more", "officer"),
+                asks("b", 10, (BOB, ACME, DATASET)),
+                asks("over-tenant", 200, (BOB, ACME, DATASET)),
+            ]
+        )
+        refusals = [None if outcome.error is None else type(outcome.error) for outcome in outcomes]
+        exhausted, settled, unknown = errors.BudgetExhausted, errors.AlreadySettled, errors.UnknownReservation
+        assert refusals == [None, exhausted, None, None, settled, unknown, None, None, exhausted]
+        assert balances(ledger) == {
+            DATASET: (100, 310),
+            ACME: (100, 310),
+            ZETA: (0, 0),
+            ALICE: (100, 300),
+            BOB: (0, 10),
+        }
+        assert ledger.head().seq == before.seq + 5
+        assert [r.reservation_id for r in ledger.open_reservations()] == ["fits-now", "b"]
+        assert ledger.verify(before).ok
+
+    def test_a_scope_opened_and_used_in_one_transaction_is_there(self, ledger: Any) -> None:
+        new = (tenant_scope("other", "t"), dataset_scope("other"))
+        outcomes = ledger._run_batch(
+            [
+                OpenScope(new[0], 1.0, 0.1, 0, 10, "a"),  # too early: its parent is not there
+                OpenDataset("other", 2.0, "dp", "a"),
+                OpenScope(new[1], 1.0, 0.1, 0, 10, "a"),
+                OpenScope(new[0], 1.0, 0.1, 0, 5, "a"),
+                Reserve("r", new, 6, 60_000_000, "o", {}, False, None),
+                Reserve("r", new, 5, 60_000_000, "o", {}, False, None),
+            ]
+        )
+        refusals = [type(o.error) if o.error else None for o in outcomes]
+        assert refusals == [errors.UnknownScope, None, None, None, errors.BudgetExhausted, None]
+        assert [(s.scope_id, s.reserved) for s in ledger.statements(new[0])] == [(new[0], 5), (new[1], 5)]
+
+    def test_an_operation_that_fails_in_an_unforeseen_way_fails_alone(self, ledger: Any) -> None:
+        class Odd(Grant):
+            def apply(self, work: Any, now_us: int) -> Any:
+                super().apply(work, now_us)
+                raise ZeroDivisionError
+
+        good = Grant(ACME, 1, "more", "officer")
+        outcomes = ledger._run_batch([good, Odd(ACME, 100, "more", "officer"), good])
+        assert [type(outcome.error) for outcome in outcomes] == [type(None), ZeroDivisionError, type(None)]
+        assert ledger.statement(ACME).granted == 602
+
+    def test_one_of_many_threads_gets_the_last_of_a_budget(self, ledger: Any) -> None:
+        def work(k: int) -> str:
+            try:
+                reserve(ledger, f"r-{k}", 300)
+            except LedgerError as error:
+                return type(error).__name__
+            return "reserved"
+
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = list(pool.map(work, range(8)))
+        assert sorted(outcomes) == ["BudgetExhausted"] * 7 + ["reserved"]
+
+    def test_an_audit_takes_an_anchor_and_misses_one_that_is_not_there(self, ledger: Any) -> None:
+        anchor = ledger.head()
+        reserve(ledger, "r", 10)
+        assert ledger.verify(anchor).ok
+        assert not ledger.verify(JournalHead(anchor.seq, "0" * 64)).ok
 
     # Releasing and forfeiting
 

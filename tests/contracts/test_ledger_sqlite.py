@@ -11,9 +11,10 @@ import apsw
 import pytest
 
 from reticent.accounting import ledger_errors as errors
-from reticent.accounting.ledger import Ledger, dataset_scope
+from reticent.accounting.audit import verify
+from reticent.accounting.ledger import ClaimRequest, Ledger, dataset_scope
 from reticent.accounting.store import SqliteLedger, migrate
-from reticent.accounting.store.sqlite_tables import SqliteTables
+from reticent.accounting.store.work import UnitOfWork
 
 
 def opened(path: Path) -> SqliteLedger:
@@ -102,13 +103,25 @@ def test_commits_are_synchronous_and_foreign_keys_hold(tmp_path: Path) -> None:
         "UPDATE reservations SET worst_case = worst_case - 1",
         "UPDATE reservations SET state = 'released' WHERE state = 'open'",
         "DELETE FROM reservations",
+        "UPDATE reservations SET claim = NULL WHERE reservation_id = 'open'",
+        "UPDATE scopes SET unprotected = settled + 1",
+        "UPDATE scopes SET unprotected = unprotected - 1",
+        "UPDATE claims SET answer = 'not bytes' WHERE reservation_id = 'open'",
+        "UPDATE claims SET answer = x'00' WHERE reservation_id = 'open'",
+        "UPDATE claims SET answer = x'00' WHERE reservation_id = 'settled'",
+        "UPDATE claims SET expires_us = expires_us + 1",
+        "UPDATE claims SET request_digest = claim_id",
+        "UPDATE claims SET reservation_id = 'open'",
+        "INSERT INTO claims SELECT reservation_id, request_digest, 'nobody', NULL, 0 FROM claims LIMIT 1",
+        "DELETE FROM claims WHERE reservation_id = 'open'",
     ],
 )
 def test_the_schema_is_a_backstop(tmp_path: Path, statement: str) -> None:
     ledger = opened(tmp_path / "ledger.db")
     for name in ("open", "settled"):
-        ledger.reserve(name, dataset_scope("d"), 10, lease_seconds=60, owner="o")
-    ledger.settle("settled", 5)
+        claim = ClaimRequest(name, "d" * 64, 60.0)
+        ledger.reserve(name, dataset_scope("d"), 10, lease_seconds=60, owner="o", claim=claim)
+    ledger.settle("settled", 5, unprotected=True, answer=b"answer")
     with pytest.raises(apsw.ConstraintError):
         ledger._writer.execute(statement)
     assert ledger.verify().ok
@@ -123,6 +136,64 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.SchemaTooNew) as caught:
         SqliteLedger(tmp_path / "ledger.db", create=True)
     assert (caught.value.found, caught.value.known) == (999, len(migrate.load_migrations()))
+
+
+def version_1(path: Path, modern: Path) -> None:
+    """The ledger at `modern`, which uses nothing new, as the first version of this package would have left it."""
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(migrate.load_migrations()[0].script)
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute("ATTACH ? AS modern", (str(modern),))
+    for table in ("journal", "datasets", "scopes", "reservations"):
+        columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
+        connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM modern.{table} ORDER BY rowid")
+    connection.close()
+
+
+def test_a_ledger_of_the_first_version_is_audited_migrated_and_goes_on(tmp_path: Path) -> None:
+    modern = opened(tmp_path / "modern.db")
+    for name in ("open", "settled", "forfeited"):
+        modern.reserve(name, dataset_scope("d"), 10, lease_seconds=60, owner="o")
+    modern.settle("settled", 4)
+    modern.forfeit("forfeited", reason="x")
+    before = (modern.head(), modern.list_scopes(), modern.open_reservations())
+    modern.close()
+    version_1(tmp_path / "old.db", tmp_path / "modern.db")
+    old = verify(tmp_path / "old.db")
+    assert (old.ok, old.seq, old.reservations) == (True, before[0].seq, 3)
+
+    ledger = SqliteLedger(tmp_path / "old.db")
+    assert (ledger.head(), ledger.list_scopes(), ledger.open_reservations()) == before
+    assert ledger.verify(anchor=before[0]) == old
+    ledger.settle("open", 1, unprotected=True)
+    assert [s.unprotected for s in ledger.list_scopes()] == [1]
+    assert ledger.verify(anchor=before[0]).ok
+    ledger.close()
+
+
+def test_an_audit_of_the_first_version_still_finds_what_is_wrong(tmp_path: Path) -> None:
+    opened(tmp_path / "modern.db").close()
+    version_1(tmp_path / "old.db", tmp_path / "modern.db")
+    connection = apsw.Connection(str(tmp_path / "old.db"))
+    connection.execute("UPDATE scopes SET granted = granted + 1")
+    connection.close()
+    assert [finding.where for finding in verify(tmp_path / "old.db").findings] == ["scopes dataset:d"]
+
+
+def test_an_erased_answer_is_overwritten_in_the_file(tmp_path: Path) -> None:
+    secret = b"what the patient asked " * 200
+    ledger = opened(tmp_path / "ledger.db")
+    ledger.reserve(
+        "r", dataset_scope("d"), 10, lease_seconds=60, owner="o", claim=ClaimRequest("key of a client", "d" * 64, 60.0)
+    )
+    ledger.settle("r", 1, answer=secret)
+    assert ledger.erase_expired_claims(2**62) == 1
+    ledger.close()  # the last connection copies the log into the file and removes it
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    assert secret[:40] not in content
+    assert b"key of a client" not in content
 
 
 def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -203,11 +274,11 @@ def test_an_error_in_the_middle_of_a_write_undoes_all_of_it(tmp_path: Path, monk
     ledger = opened(tmp_path / "ledger.db")
     before = (ledger.head(), ledger.list_scopes())
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteTables, "add", interrupted)
+        patch.setattr(UnitOfWork, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ledger.reserve("r", dataset_scope("d"), 10, lease_seconds=60, owner="o")
     assert (ledger.head(), ledger.list_scopes(), ledger.open_reservations()) == (*before, ())

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reticent.accounting.ledger import Details, Reservation
+from reticent.accounting.ledger import ClaimRequest, Details, Reservation
 from reticent.accounting.store.sqlite import SqliteLedger
 from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
 from reticent.rewards import Subject
@@ -154,6 +154,7 @@ class RecordingLedger(SqliteLedger):
         owner: str,
         details: Details | None = None,
         scored: bool = False,
+        claim: ClaimRequest | None = None,
     ) -> Reservation:
         self._tell("reserve")
         return super().reserve(
@@ -164,11 +165,20 @@ class RecordingLedger(SqliteLedger):
             owner=owner,
             details=details,
             scored=scored,
+            claim=claim,
         )
 
-    def settle(self, reservation_id: str, charge: int, *, details: Details | None = None) -> Reservation:
+    def settle(
+        self,
+        reservation_id: str,
+        charge: int,
+        *,
+        details: Details | None = None,
+        unprotected: bool = False,
+        answer: bytes | None = None,
+    ) -> Reservation:
         self._tell("settle")
-        settled = super().settle(reservation_id, charge, details=details)
+        settled = super().settle(reservation_id, charge, details=details, unprotected=unprotected, answer=answer)
         self._told("settle")
         return settled
 

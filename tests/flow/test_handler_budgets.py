@@ -217,7 +217,7 @@ def test_fifty_concurrent_requests_never_overspend_one_budget(tmp_path: Path, ru
     async def story() -> None:
         changes = {
             **HALF,
-            "tenants.0.user_budget.epsilon": 2.0 if rule == "privbon" else 9.0,
+            "tenants.0.user_budget.epsilon": 2.0 if rule == "privbon" else 3.0,
             "server.max_concurrent_per_tenant": 64,
         }
         async with world(tmp_path, changes) as w:

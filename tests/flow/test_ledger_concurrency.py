@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from reticent.accounting.ledger import dataset_scope, tenant_scope, user_scope
-from reticent.accounting.ledger_errors import BudgetExhausted
+from reticent.accounting.ledger_errors import BudgetExhausted, LedgerUnavailable
 from reticent.accounting.store import SqliteLedger
+from reticent.accounting.store.rows import Changes
+from reticent.accounting.store.sqlite_rows import SqliteRows
 
 USER = user_scope("demo", "acme", "alice")
 CHILD = Path(__file__).with_name("ledger_child.py")
@@ -51,6 +55,11 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("binding", ["dataset", "tenant", "user"])
@@ -133,6 +142,140 @@ def test_one_reservation_is_settled_by_one_of_16_threads(tmp_path: Path) -> None
     assert len(charges) == 1
     assert outcomes.count("AlreadySettled") == 15
     assert {(s.spent, s.open, s.settled) for s in ledger.list_scopes()} == {(charges[0], 0, 1)}
+    ledger.close()
+
+
+def test_32_threads_share_transactions_and_each_gets_its_own_outcome(tmp_path: Path) -> None:
+    """While one writes, 32 come; then they are written together, refused ones among them."""
+    ledger = new_ledger(tmp_path / "ledger.db", user=20 * 7)
+    batches: list[int] = []
+    run = ledger._committer._run_batch
+
+    def counted(operations: list[Any]) -> list[Any]:
+        batches.append(len(operations))
+        return run(operations)
+
+    ledger._committer._run_batch = counted
+    outcomes: dict[int, str] = {}
+
+    def work(k: int) -> None:
+        try:
+            outcomes[k] = ledger.reserve(f"r-{k}", USER, 7, lease_seconds=60, owner=f"o-{k}").owner
+        except BudgetExhausted as error:
+            outcomes[k] = f"{error.requested} of {error.available}"
+
+    blocker = threading.Thread(target=work, args=(99,))
+    with ledger._write_lock:
+        blocker.start()
+        wait_until(lambda: batches == [1])
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(32)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(ledger._committer._waiting) == 32)
+    for thread in (blocker, *threads):
+        thread.join()
+    assert batches == [1, 32]
+    assert sorted(outcomes.values()) == sorted(
+        [f"o-{k}" for k in outcomes if outcomes[k] == f"o-{k}"] + ["7 of 0"] * 13
+    )
+    assert {(s.reserved, s.open) for s in ledger.list_scopes()} == {(140, 20)}
+    assert ledger.verify().ok
+    ledger.close()
+
+
+def test_a_failed_commit_fails_every_call_that_shared_it_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db")
+    before = (ledger.head(), ledger.list_scopes())
+    errors: list[BaseException] = []
+
+    def work(k: int) -> None:
+        try:
+            ledger.reserve(f"r-{k}", USER, 7, lease_seconds=60, owner="o")
+        except LedgerUnavailable as error:
+            errors.append(error)
+
+    def failing(rows: SqliteRows, changes: Changes) -> None:
+        write(rows, changes)
+        raise apsw.IOError("the disk is gone")
+
+    write = SqliteRows.write
+    monkeypatch.setattr(SqliteRows, "write", failing)
+    in_threads(16, work)
+    assert len(errors) == len({id(error) for error in errors}) == 16
+    assert (ledger.head(), ledger.list_scopes(), ledger.open_reservations()) == (*before, ())
+    monkeypatch.undo()
+    work(0)
+    assert (len(errors), ledger.reservation("r-0").state) == (16, "open")
+    ledger.close()
+
+
+def test_a_writer_that_is_interrupted_passes_the_lead_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db")
+    outcomes: list[str] = []
+    write = SqliteRows.write
+    interrupted = threading.Event()
+
+    def interrupt_once(rows: SqliteRows, changes: Changes) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        write(rows, changes)
+
+    monkeypatch.setattr(SqliteRows, "write", interrupt_once)
+
+    def work(k: int) -> None:
+        try:
+            outcomes.append(ledger.reserve(f"r-{k}", USER, 7, lease_seconds=60, owner="o").state)
+        except (KeyboardInterrupt, LedgerUnavailable) as error:
+            outcomes.append(type(error).__name__)
+
+    in_threads(16, work)
+    assert outcomes.count("KeyboardInterrupt") == 1
+    reserved = outcomes.count("open")
+    assert reserved + outcomes.count("LedgerUnavailable") == 15
+    assert ledger.statement(USER).open == reserved
+    assert ledger.reserve("after", USER, 7, lease_seconds=60, owner="o").state == "open"
+    ledger.close()
+
+
+def test_a_ledger_closed_under_its_callers_refuses_them_and_hangs_nobody(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db")
+    settled = [0] * 8
+
+    def work(k: int) -> None:
+        try:
+            while True:
+                ledger.reserve(f"{k}-{settled[k]}", USER, 1, lease_seconds=60, owner="o")
+                ledger.settle(f"{k}-{settled[k]}", 1)
+                settled[k] += 1
+                if k == 0 and settled[k] == 20:
+                    ledger.close()
+        except LedgerUnavailable:
+            pass
+
+    in_threads(8, work)
+    again = SqliteLedger(tmp_path / "ledger.db")
+    assert again.statement(USER).spent == sum(settled)
+    assert again.verify().ok
+    again.close()
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_processes_with_one_key_make_one_reservation(tmp_path: Path, together: int) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db")
+    children = [child("claim", tmp_path / "ledger.db", f"p{k}", 40) for k in range(together)]
+    for process in children:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in children:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    counts = [int(process.communicate(timeout=60)[0]) for process in children]
+    assert sum(counts) == ledger.statement(USER).spent == ledger.statement(USER).settled == 40
+    assert ledger.verify().ok
     ledger.close()
 
 

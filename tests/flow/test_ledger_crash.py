@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reticent.accounting.ledger import dataset_scope, tenant_scope, user_scope
-from reticent.accounting.ledger_errors import AlreadyForfeited
+from reticent.accounting.ledger_errors import AlreadyForfeited, AnswerLost
 from reticent.accounting.store import SqliteLedger
 
 USER = user_scope("demo", "acme", "alice")
@@ -58,10 +58,15 @@ def check_after_crash(ledger: SqliteLedger, logs: list[Path]) -> int:
         for name, charge in released(log).items():
             found = ledger.reservation(name)
             assert (found.state, found.charge) == ("settled", charge)
+            assert ledger.recorded(name, "0" * 64) == str(charge).encode()
     left_open = ledger.open_reservations()
     spent = ledger.statement(USER).spent
     forfeited = ledger.forfeit_expired(time.time_ns() // 1000 + 601 * 10**6)
     assert [(r.reservation_id, r.charge) for r in forfeited] == [(r.reservation_id, r.worst_case) for r in left_open]
+    for lost in forfeited:
+        if lost.owner != "c":
+            with pytest.raises(AnswerLost):
+                ledger.recorded(lost.reservation_id, "0" * 64)
     after = {(s.spent, s.reserved) for s in ledger.list_scopes()}
     assert after == {(spent + sum(r.worst_case for r in left_open), 0)}
     assert ledger.verify().findings == ()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from reticent.accounting.charges.gaussian import (
     delta_of,
     discrete_calibrated_scale,
     discrete_delta_of,
+    epsilon_of,
     probabilistic_epsilon,
     renyi_charge,
     renyi_charge_rounded_up,
@@ -42,8 +44,60 @@ def slow_discrete_delta(epsilon: float, scale: float) -> mpf:
 @pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 3.0, 7.8125])
 def test_delta_agrees_with_its_definition_in_high_precision(epsilon: float, mu: float) -> None:
     exact = slow_delta(epsilon, mu)
-    if exact > 1e-200:
-        assert abs(mpf(delta_of(epsilon, mu, 1.0)) / exact - 1) < 1e-9
+    if exact > 1e-300:
+        assert abs(mpf(delta_of(epsilon, mu, 1.0)) / exact - 1) < 1e-12
+
+
+def exact_delta(epsilon: float, mu: float) -> mpf:
+    """The definition with the digits that its cancellation eats, 50 of them left."""
+    digits = 80 + int(max(0.0, (epsilon / mu - mu / 2) ** 2 / 4.6)) + int(max(0.0, -math.log10(mu)))
+    with mp.workdps(digits):
+        e, a = mpf(epsilon), mpf(mu)
+        root = mp.sqrt(2)
+        return (mp.erfc((e / a - a / 2) / root) - mp.exp(e) * mp.erfc((e / a + a / 2) / root)) / 2
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.floats(-6.0, 2.0), st.floats(-6.0, 36.0))
+def test_delta_is_right_to_twelve_digits_over_fourteen_decades(log_mu: float, z: float) -> None:
+    """a = Δ/σ from 1e-6 to 100, ε up to 36 standard deviations above the mean loss: δ down to 1e-283."""
+    mu = 10.0**log_mu
+    epsilon = max(0.0, mu * mu / 2 + z * mu)
+    exact = exact_delta(epsilon, mu)
+    # ε/a - a/2 itself is a float: its rounding moves δ by 2^-52 (ε/a + a)².
+    rounding = 1e-15 * (epsilon / mu + mu) ** 2
+    assert abs(float(mpf(delta_of(epsilon, mu, 1.0)) / exact - 1)) < 1e-12 + rounding
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.floats(-6.0, 2.0), st.floats(-280.0, -0.01))
+def test_probabilistic_epsilon_is_right_to_fourteen_digits(log_mu: float, log_delta: float) -> None:
+    mu, delta = 10.0**log_mu, 10.0**log_delta
+    with mp.workdps(50):
+        z = mp.findroot(
+            lambda x: mp.log(mp.erfc(x / mp.sqrt(2)) / 2) - mp.log(mpf(delta)), mpf(-NormalDist().inv_cdf(delta))
+        )
+        exact = mpf(mu) ** 2 / 2 + mpf(mu) * z
+    found = mpf(probabilistic_epsilon(delta, mu, 1.0))
+    assert abs(found - max(exact, 0)) <= 1e-14 * (mpf(mu) ** 2 + abs(mu * z))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.floats(-4.0, 2.0), st.floats(-12.0, -0.1))
+def test_the_epsilon_of_a_delta_holds_and_a_smaller_one_does_not(log_mu: float, log_delta: float) -> None:
+    mu, delta = 10.0**log_mu, 10.0**log_delta
+    epsilon = epsilon_of(delta, mu, 1.0)
+    assert epsilon <= probabilistic_epsilon(delta, mu, 1.0) * (1 + 1e-8) or epsilon == 0.0
+    if epsilon == 0.0:
+        assert exact_delta(0.0, mu) <= delta
+        return
+    assert exact_delta(epsilon, mu) <= delta
+    assert exact_delta(epsilon * (1 - 1e-8), mu) > delta * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("delta", "mu"), [(0.747, 7.8125), (0.01 / 35, 0.1953125)])
+def test_the_epsilon_of_a_delta_undoes_delta_of(delta: float, mu: float) -> None:
+    assert delta_of(epsilon_of(delta, mu, 1.0), mu, 1.0) == pytest.approx(delta, rel=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0, 8.0])
@@ -114,6 +168,9 @@ def test_bad_arguments_are_refused_and_hopeless_calibrations_say_so() -> None:
         lambda: renyi_charge(1.0, 1.0, 1.0),
         lambda: discrete_delta_of(1.0, 0.01),
         lambda: probabilistic_epsilon(1.0, 1.0, 1.0),
+        lambda: epsilon_of(0.0, 1.0, 1.0),
+        lambda: epsilon_of(0.1, 0.0, 1.0),
+        lambda: epsilon_of(0.1, 1.0, math.inf),
     ]
     for call in calls:
         with pytest.raises(InvalidQuantityError):

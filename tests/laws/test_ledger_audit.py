@@ -14,7 +14,7 @@ import pytest
 
 from reticent.accounting.audit import Report, verify
 from reticent.accounting.journal import GENESIS, canonical, entry_hash
-from reticent.accounting.ledger import dataset_scope, tenant_scope, user_scope
+from reticent.accounting.ledger import ClaimRequest, dataset_scope, tenant_scope, user_scope
 from reticent.accounting.store import SqliteLedger
 
 USER = user_scope("d", "a", "u")
@@ -31,9 +31,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ledger.open_scope(scope, epsilon=1.0, delta=1e-6, overhead=7, granted=1000)
     ledger.grant(USER, 10, reason="more", actor="officer")
     for name in ("settled", "released", "forfeited", "open"):
-        ledger.reserve(name, USER, 100, lease_seconds=60, owner="o", details={"rule": "privbon", "sigma": 0.1})
+        facts: dict[str, str | int | float] = {"rule": "privbon", "sigma": 0.1}
+        claim = ClaimRequest(name, "d" * 64, 60.0) if name in ("settled", "open") else None
+        ledger.reserve(name, USER, 100, lease_seconds=60, owner="o", details=facts, claim=claim)
     ledger.raise_reservation("settled", 120)
-    ledger.settle("settled", 30)
+    ledger.settle("settled", 30, unprotected=True, answer=b"content")
     ledger.release("released", owner="o", reason="worker is down")
     ledger.mark_scored("forfeited")
     ledger.forfeit("forfeited", reason="worker died")
@@ -107,6 +109,32 @@ def test_a_row_removed_or_added_is_found(original: Path, tmp_path: Path, table: 
     columns = [row[1] for row in rows(original, f"PRAGMA table_info({table})")]
     values = ", ".join("99" if c == key == "seq" else "'x'" if c == key else c for c in columns)
     assert not tampered(original, tmp_path, f"INSERT INTO {table} SELECT {values} FROM {table} LIMIT 1").ok
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (
+            "UPDATE claims SET answer = x'00' WHERE reservation_id = 'open'",
+            "has an answer, and reservation 'open' is open",
+        ),
+        ("UPDATE claims SET claim_id = request_digest WHERE reservation_id = 'open'", "the journal says None"),
+        ("UPDATE claims SET reservation_id = 'forfeited' WHERE reservation_id = 'open'", "the journal says 'open'"),
+        ("UPDATE claims SET claim_id = 'x' || substr(claim_id, 2) WHERE reservation_id = 'open'", "SHA-256"),
+        ("UPDATE claims SET request_digest = upper(request_digest)", "SHA-256"),
+        (f"INSERT INTO claims VALUES ('{'e' * 64}', '{'d' * 64}', 'forfeited', NULL, 1)", "the journal says None"),
+    ],
+)
+def test_a_claim_that_was_not_made_or_not_paid_for_is_found(
+    original: Path, tmp_path: Path, statement: str, says: str
+) -> None:
+    assert any(says in finding.what for finding in tampered(original, tmp_path, statement).findings)
+
+
+def test_an_erased_claim_and_another_answer_are_no_findings(original: Path, tmp_path: Path) -> None:
+    """Answers are content, erased in time; the journal knows neither."""
+    assert tampered(original, tmp_path, "DELETE FROM claims WHERE reservation_id = 'settled'").ok
+    assert tampered(original, tmp_path, "UPDATE claims SET answer = x'00' WHERE reservation_id = 'settled'").ok
 
 
 def test_two_rows_that_swapped_places_are_found(original: Path, tmp_path: Path) -> None:
@@ -191,6 +219,15 @@ def _set(kind: str, name: str | None, field: str, value: object) -> Callable[[li
     return change
 
 
+def _claim_of(name: str, other: str) -> Callable[[list[list[Any]]], None]:
+    """`other`, made before `name`, is made for the same claim."""
+
+    def change(entries: list[list[Any]]) -> None:
+        of_kind(entries, "reserved", other)[2]["claim"] = of_kind(entries, "reserved", name)[2]["claim"]
+
+    return change
+
+
 def _again(kind: str) -> Callable[[list[list[Any]]], None]:
     return lambda entries: entries.append(of_kind(entries, kind))
 
@@ -231,6 +268,13 @@ def _new(kind: str, **payload: object) -> Callable[[list[list[Any]]], None]:
         (_set("scope_opened", None, "delta", 0.0), "out of range"),
         (_set("scope_opened", None, "scope", "planet:d"), "not the id"),
         (_set("scope_opened", None, "scope", "tenant:d/z/y"), "not the id"),
+        (_set("settled", None, "unprotected", False), "not true"),
+        (_set("settled", None, "unprotected", 1), "not a bool"),
+        (_set("released", None, "unprotected", True), "fields"),
+        (_set("reserved", "open", "claim", "A" * 64), "not a SHA-256"),
+        (_set("reserved", "open", "claim", 1), "not a SHA-256"),
+        (_set("reserved", "open", "claim", None), "not a SHA-256"),
+        (_claim_of("open", "forfeited"), "held by an open reservation"),
         (_again("settled"), "was settled before"),
         (_again("reserved"), "made twice"),
         (_again("scope_opened"), "opened twice"),

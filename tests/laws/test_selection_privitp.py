@@ -12,6 +12,7 @@ import pytest
 from scipy.special import ndtr
 
 from reticent.accounting.charges.acceptance import AcceptanceLaw
+from reticent.accounting.charges.privitp import PhaseTwoAccounting
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.selection.base import Selection
@@ -38,8 +39,8 @@ def mechanism(lattice: RewardLattice = LATTICE, **changes: Any) -> Mechanism:
     return Mechanism(**given)
 
 
-def rule(chunk: int = 2, **changes: Any) -> PrivITP:
-    return PrivITP(LATTICE, mechanism(**changes), chunk=chunk, order=ORDER)
+def rule(chunk: int = 2, accounting: PhaseTwoAccounting = "renyi", **changes: Any) -> PrivITP:
+    return PrivITP(LATTICE, mechanism(**changes), chunk=chunk, order=ORDER, accounting=accounting)
 
 
 def reward(i: int) -> float:
@@ -167,19 +168,29 @@ def test_the_normaliser_is_rounded_down_to_a_granule(pinned: float) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 8])
-def test_every_charge_is_accountings_and_below_the_worst_case(pinned: float, chunk: int) -> None:
-    tested, m = rule(chunk), mechanism()
+@pytest.mark.parametrize("accounting", ["renyi", "ville"])
+def test_every_charge_is_accountings_and_below_the_worst_case(
+    pinned: float, chunk: int, accounting: PhaseTwoAccounting
+) -> None:
+    tested, m = rule(chunk, accounting), mechanism()
     (threshold,) = set(thresholds(1))
-    assert tested.worst_case == m.threshold_charge_rounded_up(ORDER) + m.worst_sampling_charge_supremum_rounded_up()
+    phase_one = m.threshold_charge_rounded_up(ORDER)
+    assert tested.worst_case == phase_one + m.worst_sampling_charge_supremum_rounded_up(accounting, ORDER)
+    assert tested.charging() == {"accounting": accounting, "order": ORDER}
     seen = set()
     for selection, _ in selections(tested, LATTICE, reward, 300):
         assert selection.halting_time is not None
-        expected = m.threshold_charge_rounded_up(ORDER) + m.sampling_charge_rounded_up(
-            threshold, selection.halting_time, selection.fallback
+        expected = phase_one + m.sampling_charge_rounded_up(
+            threshold, selection.halting_time, selection.fallback, accounting, ORDER
         )
         assert selection.charge == expected <= tested.worst_case
         seen.add(outcome(selection))
     assert seen == set(OUTCOMES)
+
+
+def test_the_accounting_changes_the_charge_and_not_what_is_certified() -> None:
+    assert rule(accounting="renyi").facts() == rule(accounting="ville").facts()
+    assert rule(accounting="renyi").worst_case < rule(accounting="ville").worst_case
 
 
 def test_no_threshold_makes_a_charge_above_the_worst_case() -> None:

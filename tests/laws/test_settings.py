@@ -71,6 +71,19 @@ def test_environment_variables_override_single_values(tmp_path: Path, monkeypatc
     assert settings.selection.privitp.regularization == 0.5
 
 
+def test_a_ledger_in_a_database_keeps_its_password_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "postgresql://reticent:CANARY@db:5433/ledger?sslmode=verify-full&sslpassword=CANARY"
+    settings = load(tmp_path, document(ledger={"url": url, "lease_seconds": 60}))
+    assert settings.ledger.location == url
+    assert settings.ledger.path is None
+    assert settings.ledger.name == "postgresql://reticent@db:5433/ledger?sslmode=verify-full"
+    assert "CANARY" not in f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
+    monkeypatch.setenv("RETICENT_LEDGER__URL", "postgres://other/ledger")
+    assert load(tmp_path, document(ledger={"url": url})).ledger.location == "postgres://other/ledger"
+    assert load(tmp_path, document(ledger={})).ledger.name == "postgres://other/ledger"
+    assert "not both" in refused(tmp_path, document())  # a file that is configured is not given up in silence
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("RETICENT_SERVER__PORT", "CANARY"), ("RETICENT_SERVER__PROT", "CANARY"), ("RETICENT_TENANTS", "[CANARY")],
@@ -98,7 +111,14 @@ def test_a_wrong_environment_variable_is_refused_without_its_value(
         ("dataset", {"id": "a", "epsilon": 1, "delta": 1, "order": 2}, "dataset.delta"),
         ("dataset", {"id": "a", "epsilon": 1, "order": 2, "guarantee": "maybe"}, "dataset.guarantee"),
         ("ledger", {"path": "x", "lease_seconds": -1}, "ledger.lease_seconds"),
-        ("ledger", {}, "ledger.path"),
+        ("ledger", {}, "ledger: Value error, needs path or url, and not both"),
+        (
+            "ledger",
+            {"path": "x", "url": "postgresql://h/CANARY"},
+            "ledger: Value error, needs path or url, and not both",
+        ),
+        ("ledger", {"url": "mysql://u:CANARY@h/d"}, "ledger.url: Value error, must begin with postgresql://"),
+        ("ledger", {"url": "CANARY"}, "ledger.url"),
         ("prompt", {"evidence_template": "{evidence}"}, "prompt"),
         ("prompt", {"evidence_template": "{evidence}{question}{question}"}, "prompt"),
         ("sampling", {"max_tokens": 2000}, "sampling"),

@@ -1,12 +1,14 @@
 """The independent auditor: recomputes every balance from the journal and compares.
 
-It reads the file on a read-only connection, in one snapshot, while servers may be writing. The recomputation is in
-`audit_replay`, and neither module uses anything of the ledger or its stores but the journal's documented format.
+It reads a store through a `Source`, in one snapshot, while servers may be writing. The recomputation is in
+`audit_replay`; neither module uses anything of the ledger or its stores but the journal's documented format.
 
 What it finds: an entry changed, removed, inserted or out of order; an entry no sound ledger would have written (an
 overspent scope, a double settlement, a settlement above its reservation, a release after scoring); any row of any
-table that differs from what the journal says; a damaged file. What it cannot find without an ``anchor``: a journal
-whose end was cut off, or that was rewritten as a whole, together with all tables, and an old copy put back.
+table that differs from what the journal says; a recorded answer of a request that was not paid for; a damaged file.
+What it cannot find without an ``anchor``: a journal whose end was cut off, or that was rewritten as a whole, together
+with all tables, and an old copy put back. What it cannot judge: a recorded answer itself, and whether claims are
+missing, because they are content, are erased in time, and are not in the journal.
 """
 
 from __future__ import annotations
@@ -14,18 +16,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import apsw
+from typing import Any, Final, Protocol
 
 from reticent.accounting.audit_replay import Books, Impossible
+from reticent.accounting.audit_sqlite import UnreadableFileError, read_sqlite
 
-__all__ = ["Finding", "Report", "verify"]
+__all__ = ["Finding", "Report", "Source", "audit", "verify"]
 
-_SCHEMAS: Final = (1,)
 _TABLES: Final = {"datasets": "dataset_id", "scopes": "scope_id", "reservations": "reservation_id"}
 _MOST_FINDINGS: Final = 1000
 
@@ -58,27 +58,50 @@ class Report:
         return not self.findings
 
 
-def verify(path: str | os.PathLike[str], *, anchor: tuple[int, str] | None = None) -> Report:
-    """Audit the SQLite ledger at ``path``. Errors of SQLite while reading are findings; nothing is written.
+class Source(Protocol):
+    """A store as the auditor reads it, in one snapshot.
+
+    ``rows`` gives every row of a table, by column, as int, float, str or None (flags as 0 and 1):
+
+    * datasets: dataset_id, renyi_order, guarantee, opened_seq;
+    * scopes: scope_id, kind, parent, dataset_id, epsilon, delta, overhead, granted, spent, reserved, open, settled,
+      released, forfeited, unprotected, opened_seq;
+    * reservations: reservation_id, scope_id, worst_case, state, scored, charge, owner, expires_us, opened_seq,
+      closed_seq, claim;
+    * claims: claim_id, request_digest, reservation_id, answered (whether there is an answer), expires_us.
+    """
+
+    def problems(self) -> Iterable[tuple[str, str]]:
+        """(where, what) of everything that the database itself finds wrong, and a schema that is not known."""
+
+    def journal(self) -> Iterable[tuple[int, int, str, str, str, str]]:
+        """seq, time_us, kind, payload, previous and hash of every entry, by seq."""
+
+    def rows(self, table: str) -> Iterable[dict[str, Any]]: ...
+
+
+def audit(source: Source, *, anchor: tuple[int, str] | None = None) -> Report:
+    """Audit what the source reads. Its errors pass through.
 
     ``anchor`` is (seq, hash) of an entry as an earlier report gave it, kept where the ledger's writer cannot reach.
     """
-    audit = _Audit(anchor)
-    # Read-only, and without SQLITE_OPEN_CREATE: an audit never makes a file.
+    auditing = _Audit(anchor)
+    auditing.read(source)
+    return auditing.report()
+
+
+def verify(path: str | os.PathLike[str], *, anchor: tuple[int, str] | None = None) -> Report:
+    """Audit the SQLite ledger at ``path``. Errors of SQLite while reading are findings; nothing is written.
+
+    ``anchor`` as for ``audit``.
+    """
+    auditing = _Audit(anchor)
     try:
-        connection = apsw.Connection(str(Path(path).absolute()), flags=apsw.SQLITE_OPEN_READONLY)
-    except apsw.Error as error:
-        audit.find("file", f"cannot be opened: {error}")
-        return audit.report()
-    try:
-        connection.set_busy_timeout(30_000)
-        connection.execute("BEGIN")
-        audit.read(connection)
-    except (apsw.Error, UnicodeError) as error:
-        audit.find("file", f"cannot be read: {error}")
-    finally:
-        connection.close()
-    return audit.report()
+        with read_sqlite(Path(path)) as source:
+            auditing.read(source)
+    except UnreadableFileError as error:
+        auditing.find("file", str(error))
+    return auditing.report()
 
 
 class _Audit:
@@ -106,25 +129,20 @@ class _Audit:
             findings=tuple(self._findings),
         )
 
-    def read(self, connection: apsw.Connection) -> None:
-        version = connection.execute("PRAGMA user_version").get
-        if version not in _SCHEMAS:
-            self.find("file", f"schema {version} is not one this auditor knows")
-        if connection.execute("PRAGMA application_id").get != int.from_bytes(b"RTL1", "big"):
-            self.find("file", "the application id is not a ledger's")
-        for (problem,) in connection.execute("PRAGMA integrity_check(20)"):
-            if problem != "ok":
-                self.find("file", str(problem))
-        for table, rowid, parent, _ in connection.execute("PRAGMA foreign_key_check"):
-            self.find(str(table), f"row {rowid} refers to nothing in {parent}")
-        for row in connection.execute("SELECT seq, time_us, kind, payload, previous, hash FROM journal ORDER BY seq"):
-            self._entry(*row)
+    def read(self, source: Source) -> None:
+        for where, what in source.problems():
+            self.find(where, what)
+        for entry in source.journal():
+            self._entry(*entry)
         if self._seq == 0:
             self.find("journal", "is empty")
         if not self._anchored:
             self.find("journal", f"does not contain the anchor {self._anchor}")
         for table, key in _TABLES.items():
-            self._compare(table, key, connection)
+            self._compare(table, key, source.rows(table))
+        for row in source.rows("claims"):
+            for what in self._books.claim_findings(row):
+                self.find(f"claims {row.get('claim_id')}", what)
 
     def _entry(self, seq: int, time_us: int, kind: str, payload: str, previous: str, hashed: str) -> None:
         where = f"journal {seq}"
@@ -142,10 +160,10 @@ class _Audit:
         except Impossible as impossible:
             self.find(where, f"{kind}: {impossible}")
 
-    def _compare(self, table: str, key: str, connection: apsw.Connection) -> None:
+    def _compare(self, table: str, key: str, rows: Iterable[dict[str, Any]]) -> None:
         expected: dict[str, dict[str, Any]] = getattr(self._books, table)
         seen = set()
-        for row in _rows(connection, table):
+        for row in rows:
             name = str(row.get(key))
             seen.add(name)
             should = expected.get(name)
@@ -162,14 +180,6 @@ class _Audit:
                 self.find(f"{table} {name}", "is overspent")
         for name in sorted(expected.keys() - seen):
             self.find(f"{table} {name}", "is missing")
-
-
-def _rows(connection: apsw.Connection, table: str) -> Iterator[dict[str, Any]]:
-    cursor = connection.execute(f"SELECT * FROM {table}")  # noqa: S608  -- one of three constants
-    columns: list[str] | None = None
-    for row in cursor:
-        columns = columns or [column[0] for column in cursor.description]
-        yield dict(zip(columns, row, strict=True))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -35,6 +35,8 @@ _PAYLOADS: Final[dict[str, dict[str, type]]] = {
     "released": {"reservation": str, "reason": str},
     "forfeited": {"reservation": str, "charge": int, "reason": str},
 }
+# There only where they say something, so that what was written before they existed stays as it was.
+_OPTIONAL: Final[dict[str, dict[str, type]]] = {"reserved": {"claim": str}, "settled": {"unprotected": bool}}
 _NON_NEGATIVE: Final = ("amount", "overhead", "granted", "worst_case", "charge", "lease_us", "expires_us")
 
 
@@ -47,11 +49,19 @@ def _need(condition: bool, why: str) -> None:
         raise Impossible(why)
 
 
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
 def _check_payload(kind: str, payload: Row) -> None:
     fields = _PAYLOADS.get(kind)
     if fields is None:
         raise Impossible(f"unknown kind {kind!r}")
+    extra = {name: its for name, its in _OPTIONAL.get(kind, {}).items() if name in payload}
+    fields = fields | extra
     _need(payload.keys() == fields.keys(), f"fields {sorted(payload)} instead of {sorted(fields)}")
+    _need(payload.get("unprotected", True), "unprotected is there and not true")
+    _need(_is_digest(payload.get("claim", "0" * 64)), "claim is not a SHA-256")
     for name, kind_of_value in fields.items():
         _need(type(payload[name]) is kind_of_value, f"{name} is not a {kind_of_value.__name__}")
         if name in _NON_NEGATIVE:
@@ -65,6 +75,7 @@ class Books:
         self.datasets: dict[str, Row] = {}
         self.scopes: dict[str, Row] = {}
         self.reservations: dict[str, Row] = {}
+        self._claims: dict[str, str] = {}  # the last reservation that was made for each
 
     def post(self, seq: int, time_us: int, kind: str, payload: Row) -> None:
         """Add one entry; ``Impossible`` if it cannot follow what came before (the books stay as they were)."""
@@ -118,6 +129,7 @@ class Books:
             "settled": 0,
             "released": 0,
             "forfeited": 0,
+            "unprotected": 0,
             "opened_seq": seq,
         }
 
@@ -141,11 +153,16 @@ class Books:
         key, amount = payload["reservation"], payload["worst_case"]
         _need(key not in self.reservations, f"reservation {key!r} made twice")
         _need(bool(payload["scopes"]), "a reservation in no scope")
+        claim = payload.get("claim")
+        holder = self.reservations.get(self._claims.get(str(claim), ""))
+        _need(holder is None or holder["state"] != "open", f"claim {claim!r} is held by an open reservation")
         chain = self._chain(payload["scopes"][0])
         _need([scope["scope_id"] for scope in chain] == payload["scopes"], "the scopes are not one chain")
         self._hold(chain, amount)
         for scope in chain:
             scope["open"] += 1
+        if claim is not None:
+            self._claims[claim] = key
         self.reservations[key] = {
             "reservation_id": key,
             "scope_id": payload["scopes"][0],
@@ -157,6 +174,7 @@ class Books:
             "expires_us": time_us + payload["lease_us"],
             "opened_seq": seq,
             "closed_seq": None,
+            "claim": payload.get("claim"),
         }
 
     def _hold(self, chain: list[Row], amount: int) -> None:
@@ -190,6 +208,9 @@ class Books:
 
     def _settled(self, seq: int, time_us: int, payload: Row) -> None:
         self._close(seq, payload["reservation"], "settled", payload["charge"])
+        if "unprotected" in payload:
+            for scope in self._chain(self.reservations[payload["reservation"]]["scope_id"]):
+                scope["unprotected"] += 1
 
     def _released(self, seq: int, time_us: int, payload: Row) -> None:
         _need(self._open(payload["reservation"])["scored"] == 0, "released although rewards may have been read")
@@ -209,3 +230,17 @@ class Books:
             scope["spent"] += charge
             scope["open"] -= 1
             scope[state] += 1
+
+    def claim_findings(self, row: Row) -> list[str]:
+        """What is wrong with a row of the claims, as far as the journal tells: it knows neither body nor answer."""
+        found = []
+        if not (_is_digest(row.get("claim_id")) and _is_digest(row.get("request_digest"))):
+            found.append("its id or the request's digest is not a SHA-256")
+        if type(row.get("expires_us")) is not int:
+            found.append("expires_us is not an integer")
+        key = self._claims.get(str(row.get("claim_id")))
+        if key is None or key != row.get("reservation_id"):
+            found.append(f"belongs to reservation {row.get('reservation_id')!r}, the journal says {key!r}")
+        elif row.get("answered") and self.reservations[key]["state"] != "settled":
+            found.append(f"has an answer, and reservation {key!r} is {self.reservations[key]['state']}")
+        return found

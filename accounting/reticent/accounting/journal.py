@@ -17,13 +17,17 @@ Format 1. An entry has
 | ``dataset_opened`` | dataset, order, guarantee, actor | ``order`` is the ``repr`` of the Rényi order |
 | ``scope_opened`` | scope, epsilon, delta, overhead, granted, actor | kind and parents follow from the id |
 | ``granted`` | scope, amount, reason, actor | adds to ``granted`` |
-| ``reserved`` | reservation, scopes, worst_case, lease_us, owner, scored, details | held in every scope |
+| ``reserved`` | reservation, scopes, worst_case, lease_us, owner, scored, details, claim? | held in every scope |
 | ``raised`` | reservation, worst_case | new, higher worst case; the reservation is scored from here on |
 | ``scored`` | reservation | rewards may be read from here on |
 | ``lease_extended`` | reservation, expires_us | a later end of the lease |
-| ``settled`` | reservation, charge, details | moves ``charge`` from reserved to spent, returns the rest |
+| ``settled`` | reservation, charge, details, unprotected? | moves ``charge`` from reserved to spent, returns the rest |
 | ``released`` | reservation, reason | returns all; only of an unscored reservation |
 | ``forfeited`` | reservation, charge, reason | moves all of it to spent |
+
+Two fields are there only where they say something. ``claim``: SHA-256, hexadecimal, of the idempotency key that the
+reservation was made for. ``unprotected``, always true: rewards chose the answer and no noise protects them; counted
+in every scope of the chain.
 
 What the chain proves: no entry was changed, removed or put in between, *if* the last hash is known from elsewhere.
 Who can write the file can also cut the journal's end off or write a whole new one; keep a ``JournalHead`` in another
@@ -64,9 +68,12 @@ class Entry:
     hash: str
 
 
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
 def canonical(payload: Mapping[str, object]) -> str:
     """The one text of a JSON object. ``ValueError`` for NaN and infinity, ``TypeError`` for what is not JSON."""
-    return json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(payload)
 
 
 def entry_hash(seq: int, time_us: int, kind: str, previous: str, payload: str) -> str:
@@ -75,8 +82,7 @@ def entry_hash(seq: int, time_us: int, kind: str, previous: str, payload: str) -
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def next_entry(head: JournalHead, time_us: int, kind: str, payload: Mapping[str, object]) -> Entry:
-    """The entry that follows ``head`` (``JournalHead(0, GENESIS)`` for an empty journal)."""
-    text = canonical(payload)
+def next_entry(head: JournalHead, time_us: int, kind: str, payload: str) -> Entry:
+    """The entry that follows ``head`` (``JournalHead(0, GENESIS)`` for an empty journal); ``payload`` is canonical."""
     seq = head.seq + 1
-    return Entry(seq, time_us, kind, text, head.hash, entry_hash(seq, time_us, kind, head.hash, text))
+    return Entry(seq, time_us, kind, payload, head.hash, entry_hash(seq, time_us, kind, head.hash, payload))

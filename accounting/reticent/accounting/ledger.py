@@ -20,6 +20,11 @@ When may a reservation be released?
     could release knows in memory whether it asked for rewards, and if it dies the lease forfeits the worst case.
     Call ``mark_scored`` (or reserve with ``scored=True``, which costs nothing) where several processes share an owner.
 
+Idempotency keys: a reservation can be made for a *claim*, the key and the digest of the request's body. It is decided
+in the same transaction, so of any number of requests with one key exactly one gets a reservation. The settlement
+records the answer in the transaction that pays for it, and whoever comes again is handed it without a charge. Answers
+are content: they are not in the journal, and ``erase_expired_claims`` erases them with their claims.
+
 What a ledger does *not* promise:
     that a charge is right; that the caller computed no reward before ``reserve`` returned; that time runs evenly
     (a clock that jumps ahead forfeits open reservations early, one that falls back forfeits them late: budget is
@@ -32,17 +37,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
+from reticent.accounting.audit import Report
 from reticent.accounting.journal import JournalHead
 from reticent.accounting.scope_ids import ScopeKind, dataset_scope, scope_chain, tenant_scope, user_scope
 
 __all__ = [
     "MAX_AMOUNT",
+    "MAX_ANSWER",
+    "ClaimRequest",
     "Dataset",
     "Details",
     "Guarantee",
     "JournalHead",
     "Ledger",
     "Opened",
+    "Report",
     "Reservation",
     "ReservationState",
     "ScopeKind",
@@ -55,6 +64,9 @@ __all__ = [
 
 MAX_AMOUNT: Final = 2**62
 """Largest amount, and largest ``granted``, in 1e-9 nat; sums of two still fit in 64 bits."""
+
+MAX_ANSWER: Final = 2**20
+"""Longest recorded answer, in bytes."""
 
 Guarantee = Literal["dp", "probabilistic"]
 """Which overhead a data set's budgets were opened with: (ε, δ)-DP, or probabilistic DP."""
@@ -83,7 +95,8 @@ class Statement:
 
     ``granted`` is what charges may use, *net* of ``overhead`` (the u paid once for δ); all amounts in 1e-9 nat.
     ``epsilon`` and ``delta`` are the figures of the opening, for reports. ``open``, ``settled``, ``released`` and
-    ``forfeited`` count reservations, those of the scopes below included.
+    ``forfeited`` count reservations, those of the scopes below included. ``unprotected`` counts those settled although
+    rewards chose their answer by a rule without noise, so that no charge covers it; it never falls.
     """
 
     scope_id: str
@@ -100,6 +113,12 @@ class Statement:
     settled: int
     released: int
     forfeited: int
+    unprotected: int
+
+    @property
+    def void(self) -> bool:
+        """Whether the scope's guarantee is void: some answer was released unprotected, whatever the budget says."""
+        return self.unprotected > 0
 
     @property
     def remaining(self) -> int:
@@ -129,6 +148,22 @@ class Reservation:
     owner: str
     reserved_us: int
     expires_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """An idempotency key and what it is to be answered with.
+
+    Attributes:
+        key: 1 to 512 printable ASCII characters. The caller puts its own name before what a client sent (1 to 255
+            characters), so that no two callers share a key. The ledger keeps the key's SHA-256 only.
+        request_digest: SHA-256 of the request's body, 64 lower-case hexadecimal digits.
+        keep_seconds: how long the answer is kept, from the reservation on; above 0, below 32 days.
+    """
+
+    key: str
+    request_digest: str
+    keep_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +210,7 @@ class Ledger(Protocol):
         owner: str,
         details: Details = ...,
         scored: bool = ...,
+        claim: ClaimRequest | None = ...,
     ) -> Reservation:
         """Hold ``worst_case`` in a scope and all its parents, before any reward is computed.
 
@@ -182,6 +218,12 @@ class Ledger(Protocol):
         arguments, it returns the open reservation unchanged (its lease not prolonged); ``ReservationConflict``
         with other arguments; ``ReservationClosed`` if it was settled, released or forfeited since, so that no
         answer is made under a closed reservation.
+
+        With a ``claim``, its key is taken for this reservation if it is free: never used, or used for a reservation
+        that was released (no reward was read), or its time is over and its reservation closed. If the budget refuses
+        the reservation, the key stays as it was. Otherwise nothing is reserved: ``KeyReused`` if the key was used
+        for another body; for the same body ``AnswerRecorded`` carries the answer, ``AnswerPending`` says that the
+        reservation is still open, ``AnswerLost`` that it was forfeited, or settled without recording an answer.
         """
 
     def raise_reservation(self, reservation_id: str, worst_case: int) -> Reservation:
@@ -197,8 +239,20 @@ class Ledger(Protocol):
     def extend_lease(self, reservation_id: str, lease_seconds: float) -> Reservation:
         """Let the lease end ``lease_seconds`` from now, if that is later than it did."""
 
-    def settle(self, reservation_id: str, charge: int, *, details: Details = ...) -> Reservation:
+    def settle(
+        self,
+        reservation_id: str,
+        charge: int,
+        *,
+        details: Details = ...,
+        unprotected: bool = ...,
+        answer: bytes | None = ...,
+    ) -> Reservation:
         """Spend ``charge`` and return the rest. Durable on return: only then may the answer leave.
+
+        ``unprotected`` says that rewards chose the answer by a rule without noise; it is counted in every scope of
+        the chain, whose guarantees are void from here on. ``answer`` (at most 2^20 bytes) is recorded for the
+        reservation's claim, in the same transaction; ``InvalidArgument`` if it has none.
 
         ``SettlementExceedsReservation`` above the worst case. A second settlement is ``AlreadySettled`` even for the
         same amount: of two callers that hold one reservation only one may release an answer. The error carries
@@ -211,6 +265,18 @@ class Ledger(Protocol):
 
     def forfeit(self, reservation_id: str, *, reason: str) -> Reservation:
         """Spend all of it: noise may have been drawn and the outcome is lost."""
+
+    def recorded(self, key: str, request_digest: str) -> bytes | None:
+        """The recorded answer to a request that came before, or None if ``reserve`` would find the key free.
+
+        A look-up, which takes nothing. Raises ``KeyReused``, ``AnswerPending`` and ``AnswerLost`` as ``reserve`` does.
+        """
+
+    def erase_expired_claims(self, now_us: int | None = None) -> int:
+        """Erase claims and their answers whose time was over at ``now_us`` (default: now); how many there were.
+
+        A claim whose reservation is still open stays. After this the key is free again.
+        """
 
     def forfeit_expired(self, now_us: int | None = None) -> tuple[Reservation, ...]:
         """Forfeit every open reservation, scored or not, whose lease ended at ``now_us`` or before (default: now)."""
@@ -235,6 +301,12 @@ class Ledger(Protocol):
 
     def head(self) -> JournalHead:
         """The journal's last entry; kept elsewhere, it pins everything before it."""
+
+    def verify(self, anchor: JournalHead | None = None) -> Report:
+        """The independent auditor's report on the store, read in one snapshot: see ``audit``.
+
+        ``anchor`` is an earlier ``head``, kept elsewhere.
+        """
 
     def close(self) -> None:
         """Close the store. Open reservations stay as they are. Further calls raise ``LedgerUnavailable``."""

@@ -12,10 +12,14 @@ __all__ = [
     "AlreadyForfeited",
     "AlreadyReleased",
     "AlreadySettled",
+    "AnswerLost",
+    "AnswerPending",
+    "AnswerRecorded",
     "BudgetExhausted",
     "DatasetConflict",
     "InvalidAmount",
     "InvalidArgument",
+    "KeyReused",
     "LedgerDamaged",
     "LedgerError",
     "LedgerMissing",
@@ -152,6 +156,45 @@ class ReleaseRefused(LedgerError):
         super().__init__(f"reservation {reservation_id!r} cannot be released: {text}")
         self.reservation_id = reservation_id
         self.reason = reason
+
+
+class KeyReused(LedgerError, ValueError):
+    """The idempotency key was used for a request with another body, under ``reservation_id``."""
+
+    def __init__(self, reservation_id: str) -> None:
+        super().__init__(f"the idempotency key was used for another request, under reservation {reservation_id!r}")
+        self.reservation_id = reservation_id
+
+
+class AnswerRecorded(LedgerError):
+    """The request was answered before, under ``reservation_id``: hand out ``answer`` again, free of charge.
+
+    An error only in that no reservation was made. The answer is content and not part of the error's text.
+    """
+
+    def __init__(self, reservation_id: str, answer: bytes) -> None:
+        super().__init__(f"the request was answered before, under reservation {reservation_id!r}")
+        self.reservation_id = reservation_id
+        self.answer = answer
+
+
+class AnswerPending(LedgerError):
+    """A request with this key and body is being answered now, under ``reservation_id``."""
+
+    def __init__(self, reservation_id: str) -> None:
+        super().__init__(f"the request is being answered, under reservation {reservation_id!r}")
+        self.reservation_id = reservation_id
+
+
+class AnswerLost(LedgerError):
+    """The request was paid for under ``reservation_id``, and its answer is not there: forfeited, or not recorded.
+
+    Answering it again is a new draw, and needs a new key.
+    """
+
+    def __init__(self, reservation_id: str) -> None:
+        super().__init__(f"the request was paid for under reservation {reservation_id!r}, its answer is not there")
+        self.reservation_id = reservation_id
 
 
 class LedgerUnavailable(LedgerError):

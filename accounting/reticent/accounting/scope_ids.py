@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ MAX_USER_NAME: Final = 256  # characters
 _MAX_ENCODED: Final = 96
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_FORM: Final = "dataset:D, tenant:D/T or user:D/T/U with encoded names"
 _USER = rf"(?:[A-Za-z0-9._~-]|%[0-9A-F]{{2}}){{1,{_MAX_ENCODED}}}|sha256=[0-9a-f]{{64}}"
 _SCOPE = re.compile(rf"dataset:(?:{_NAME})|tenant:(?:{_NAME})/(?:{_NAME})|user:(?:{_NAME})/(?:{_NAME})/(?:{_USER})")
 
@@ -61,15 +63,18 @@ def _user_bytes(user: object) -> bytes:
     return user.encode("utf-8", "surrogatepass")
 
 
-def _checked(scope_id: object) -> str:
-    if not isinstance(scope_id, str) or _SCOPE.fullmatch(scope_id) is None:
-        raise InvalidArgument("scope_id", "dataset:D, tenant:D/T or user:D/T/U with encoded names")
-    return scope_id
-
-
 def scope_chain(scope_id: str) -> tuple[str, ...]:
     """The scope and its parents, leaf first and the data set last. ``InvalidArgument`` for an id of no such form."""
-    parts = _checked(scope_id).partition(":")[2].split("/")
+    if not isinstance(scope_id, str):
+        raise InvalidArgument("scope_id", _FORM)
+    return _chain(scope_id)
+
+
+@lru_cache(maxsize=4096)
+def _chain(scope_id: str) -> tuple[str, ...]:
+    if _SCOPE.fullmatch(scope_id) is None:
+        raise InvalidArgument("scope_id", _FORM)
+    parts = scope_id.partition(":")[2].split("/")
     kinds = ("dataset", "tenant", "user")
     return tuple(f"{kinds[k - 1]}:{'/'.join(parts[:k])}" for k in range(len(parts), 0, -1))
 

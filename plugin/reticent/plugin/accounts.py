@@ -24,16 +24,20 @@ from typing import TypeVar
 from reticent.accounting.errors import BudgetTooSmallError
 from reticent.accounting.filter import PrivacyFilter
 from reticent.accounting.lattice import RewardLattice
-from reticent.accounting.ledger import Ledger, Reservation, Statement, dataset_scope
+from reticent.accounting.ledger import ClaimRequest, Ledger, Reservation, Statement, dataset_scope
 from reticent.accounting.ledger_errors import (
+    AnswerLost,
+    AnswerPending,
+    AnswerRecorded,
     BudgetExhausted,
     DatasetConflict,
+    KeyReused,
     LedgerError,
     LedgerUnavailable,
     ReservationClosed,
 )
 from reticent.accounting.units import NANO_PER_NAT, to_nano_rounded_up
-from reticent.plugin.errors import Forbidden, Unavailable
+from reticent.plugin.errors import Conflict, Forbidden, Unavailable
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.resolve import Plan
 from reticent.plugin.selection.base import Selection
@@ -45,7 +49,8 @@ __all__ = ["Accounts", "Exhausted"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_THREADS = 4
+_THREADS = 32
+"""Calls that may wait for the ledger at once. It makes the writes of all that wait durable together."""
 _SWEEP_SECONDS = 5.0
 
 
@@ -116,6 +121,7 @@ class Accounts:
         Raises:
             Exhausted: too little left; nothing was written.
             Forbidden: a new user, and the tenant has as many as it may.
+            Conflict: the plan's idempotency key is in use.
             Unavailable: the ledger cannot be written.
         """
         if plan.scope not in self._users:
@@ -123,6 +129,7 @@ class Accounts:
         # What an auditor needs to compute the worst case again. PrivITP's threshold is not there: it is never written.
         facts: dict[str, str | int | float] = {
             **plan.rule.facts(),
+            **plan.rule.charging(),
             "private": int(plan.rule.private),
             "reward_max": self._lattice.reward_max,
             "sensitivity": self._lattice.sensitivity,
@@ -135,26 +142,52 @@ class Accounts:
             lease_seconds=self._settings.ledger.lease_seconds,
             owner=self._owner,
             details=facts,
+            claim=plan.claim,
         )
         writing = asyncio.ensure_future(self._call(reserve))
         try:
             return await asyncio.shield(writing)
         except BudgetExhausted as error:
             raise Exhausted(error.scope_kind) from None
+        except (AnswerRecorded, AnswerPending, AnswerLost, KeyReused) as error:
+            raise _conflict(error) from None
         except asyncio.CancelledError:
             # The thread cannot be stopped: what it reserves is let go again, since nobody will use it.
             await asyncio.shield(self._release_when_written(writing))
             raise
 
-    async def settle(self, reservation: Reservation, selection: Selection, outcome: str) -> tuple[Statement, ...]:
+    async def recorded(self, claim: ClaimRequest) -> bytes | None:
+        """The answer recorded under an idempotency key, None where the request is to be answered now.
+
+        Raises:
+            Conflict: the key was used for another request, or its answer is not ready, or is lost.
+        """
+        try:
+            return await self._call(partial(self._ledger.recorded, claim.key, claim.request_digest))
+        except (AnswerPending, AnswerLost, KeyReused) as error:
+            raise _conflict(error) from None
+
+    async def settle(
+        self, reservation: Reservation, plan: Plan, selection: Selection, outcome: str, recording: bytes | None
+    ) -> tuple[Statement, ...]:
         """Post the realised charge durably; return the accounts after it, leaf first.
 
+        `recording` is what the plan's idempotency key is answered with from then on, None where it has no key.
         Where only that reading fails, there are none: the answer is paid for, and is not thrown away for it.
         """
         details: dict[str, str | int | float] = {"outcome": outcome, "fallback": int(selection.fallback)}
         if selection.halting_time is not None:
             details["halting_time"] = selection.halting_time
-        await self._call(partial(self._ledger.settle, reservation.reservation_id, selection.charge, details=details))
+        await self._call(
+            partial(
+                self._ledger.settle,
+                reservation.reservation_id,
+                selection.charge,
+                details=details,
+                unprotected=not plan.rule.private,
+                answer=recording,
+            )
+        )
         try:
             return await self.statements(reservation.scope_ids[0])
         except (LedgerError, Unavailable):
@@ -198,7 +231,8 @@ class Accounts:
         await self._call(self._ledger.head)
 
     async def sweep(self) -> None:
-        """Forfeit what has outlived its lease."""
+        """Forfeit what has outlived its lease; erase recorded answers whose time is over."""
+        await self._call(self._ledger.erase_expired_claims)
         lost = await self._call(self._ledger.forfeit_expired)
         if lost:
             self._metrics.forfeits.inc(len(lost))
@@ -275,3 +309,16 @@ class Accounts:
         except LedgerUnavailable as error:
             log.error("the ledger is not available: %s", error)
             raise Unavailable("The privacy ledger is not available.") from None
+
+
+def _conflict(error: LedgerError) -> Conflict:
+    """What a client is told of an idempotency key that is in use."""
+    match error:
+        case KeyReused():
+            text = "This idempotency key was used for another request. Use a new key."
+            return Conflict(text, code="idempotency_key_reused", retry=False)
+        case AnswerLost():
+            text = "The request with this idempotency key was charged, and its answer is lost. A new key draws anew."
+            return Conflict(text, code="idempotent_answer_lost", retry=False)
+        case _:
+            return Conflict("The request with this idempotency key is being answered. Try again shortly.")

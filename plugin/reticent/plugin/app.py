@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from reticent.plugin.core import Core
 from reticent.plugin.errors import ApiError, BadRequest, BodyTooLarge, NotFound, Overloaded, Unavailable, envelope
 from reticent.plugin.handler import Answer
-from reticent.plugin.resolve import Plan, resolve
+from reticent.plugin.idempotency import HEADER, REPLAYED_HEADER, claim_of, replay
+from reticent.plugin.resolve import resolve
 from reticent.plugin.response import completion, stream_chunks
 from reticent.plugin.tenants import Caller
 from reticent.plugin.views import account
@@ -66,7 +67,10 @@ async def chat(request: Request) -> Response:
     caller = _caller(request)
     body = await _read_body(request, core.settings.server.max_body_bytes)
     wanted = parse_chat_request(body, max_messages=core.settings.server.max_messages)
-    plan = resolve(wanted, caller, core.settings, core.rules)
+    claim = claim_of(request.headers.get(HEADER), caller, body, core.settings.ledger.keep_answers_seconds)
+    plan = resolve(wanted, caller, core.settings, core.rules, claim)
+    if claim is not None and (recording := await core.accounts.recorded(claim)) is not None:
+        return _replayed(replay(recording, await core.accounts.statements(plan.scope)), wanted)
     identifier = f"chatcmpl-{uuid.uuid4().hex}"
     task = core.submit(plan, identifier)
     if not wanted.stream:
@@ -77,10 +81,18 @@ async def chat(request: Request) -> Response:
     done, _ = await asyncio.wait({task}, timeout=_GRACE_SECONDS)
     if done:
         await _outcome(task)
-    return StreamingResponse(_stream(task, wanted, plan, identifier), media_type="text/event-stream")
+    return StreamingResponse(_stream(task, wanted, identifier), media_type="text/event-stream")
 
 
-async def _stream(task: asyncio.Task[Answer], wanted: ChatRequest, plan: Plan, identifier: str) -> AsyncIterator[str]:
+def _replayed(document: dict[str, Any], wanted: ChatRequest) -> Response:
+    headers = {REPLAYED_HEADER: "true"}
+    if wanted.stream:
+        chunks = stream_chunks(document, include_usage=wanted.usage_in_stream)
+        return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
+    return JSONResponse(document, headers=headers)
+
+
+async def _stream(task: asyncio.Task[Answer], wanted: ChatRequest, identifier: str) -> AsyncIterator[str]:
     """Comments until the answer is settled, then the answer."""
     while not task.done():
         yield ": waiting\n\n"
@@ -90,10 +102,8 @@ async def _stream(task: asyncio.Task[Answer], wanted: ChatRequest, plan: Plan, i
     except Exception as error:  # noqa: BLE001 - the status is sent already, so any failure becomes an event
         yield f"data: {json.dumps(envelope(_as_api_error(error)))}\n\n"
         return
-    options = wanted.stream_options
-    for chunk in stream_chunks(
-        answer, identifier=identifier, model=wanted.model, include_usage=bool(options and options.include_usage)
-    ):
+    whole = completion(answer, identifier=identifier, model=wanted.model)
+    for chunk in stream_chunks(whole, include_usage=wanted.usage_in_stream):
         yield chunk
 
 

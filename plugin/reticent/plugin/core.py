@@ -16,12 +16,13 @@ from reticent.accounting.errors import AccountingError
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.ledger import Ledger
 from reticent.accounting.ledger_errors import LedgerError, LedgerMissing
-from reticent.accounting.store.sqlite import SqliteLedger
+from reticent.accounting.store.locate import open_ledger
 from reticent.plugin.accounts import Accounts
 from reticent.plugin.errors import Overloaded, Unavailable
 from reticent.plugin.facts import server_facts
 from reticent.plugin.gate import Gate
 from reticent.plugin.handler import Answer, Handler
+from reticent.plugin.idempotency import record
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.ports import CandidateSource, RewardSource
 from reticent.plugin.resolve import Plan
@@ -84,6 +85,7 @@ class Core:
             facts=server_facts(settings, head, lattice, score),
             metrics=self.metrics,
             seconds=settings.server.request_seconds,
+            record=partial(record, model=settings.model.name),
         )
         self._tasks: set[asyncio.Task[Answer]] = set()
         self._open: Counter[str] = Counter()
@@ -176,14 +178,14 @@ def build_core(settings: Settings, source: CandidateSource) -> Core:
     rewards = open_rewards(settings.rewards, head)
     try:
         # Never made here: a mistyped path or an unmounted volume would give everybody a fresh budget.
-        ledger = SqliteLedger(settings.ledger.path)
+        ledger = open_ledger(settings.ledger.location)
     except LedgerMissing:
         raise ConfigurationError(
-            f"there is no ledger at {settings.ledger.path}. For a new installation make one: "
-            f"reticent ledger create {settings.ledger.path}"
+            f"there is no ledger at {settings.ledger.name}. For a new installation make one: "
+            f"reticent ledger create {settings.ledger.name}"
         ) from None
     except (LedgerError, OSError) as error:
-        raise ConfigurationError(f"the ledger {settings.ledger.path} cannot be used: {error}") from None
+        raise ConfigurationError(f"the ledger {settings.ledger.name} cannot be used: {error}") from None
     try:
         return Core(
             settings,

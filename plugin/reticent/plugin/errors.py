@@ -14,6 +14,7 @@ __all__ = [
     "BadRequest",
     "BodyTooLarge",
     "BudgetRefused",
+    "Conflict",
     "Forbidden",
     "ModelUnknown",
     "NotFound",
@@ -84,6 +85,12 @@ class ModelUnknown(ApiError):
     """No such model."""
 
     status, kind, code = 404, "invalid_request_error", "model_not_found"
+
+
+class Conflict(ApiError):
+    """The idempotency key is in use for something else, or its answer is not ready, or is lost."""
+
+    status, kind, code = 409, "invalid_request_error", "idempotency_key_in_use"
 
 
 class BodyTooLarge(ApiError):

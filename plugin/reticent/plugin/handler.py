@@ -11,8 +11,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reticent.accounting.lattice import RewardLattice
@@ -101,6 +101,7 @@ class Handler:
         lattice: reward scale.
         facts: the public facts of the running configuration that no request changes (models, score).
         seconds: how long a request may take before it is given up.
+        record: what is kept of an answer (its second argument is the request's id) for who sends the request again.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Handler:
         facts: Mapping[str, Any],
         metrics: Metrics,
         seconds: float,
+        record: Callable[[Answer, str], bytes | None],
     ) -> None:
         self._source = source
         self._rewards = rewards
@@ -123,6 +125,7 @@ class Handler:
         self._facts = dict(facts)
         self._metrics = metrics
         self._seconds = seconds
+        self._record = record
 
     async def answer(self, plan: Plan, request_id: str) -> Answer:
         """Answer one request under its plan.
@@ -158,15 +161,17 @@ class Handler:
                 score = await self._score(plan, selection)
             verdict = self._gate.judge(request_facts(self._facts, plan), score)
             outcome = "selected" if verdict.accepted or plan.gate == "observe" else "abstained"
+            answer = Answer(plan, selection.chosen, outcome, verdict, score, selection, ())
+            recording = None if plan.claim is None else self._record(answer, request_id)
             with self._metrics.phase_seconds.labels(phase="settle").time():
-                statements = await self._accounts.settle(reservation, selection, outcome)
+                statements = await self._accounts.settle(reservation, plan, selection, outcome, recording)
         except BaseException as error:  # noqa: BLE001 - also when cancelled, the reservation must end
             given_up = self._accounts.abandon(
                 reservation, rewards_asked=session.rewards_asked, reason=type(error).__name__
             )
             await asyncio.shield(given_up)
             raise self._as_told(error, retry=not session.rewards_asked) from None
-        return Answer(plan, selection.chosen, outcome, verdict, score, selection, statements)
+        return replace(answer, statements=statements)
 
     def _as_told(self, error: BaseException, *, retry: bool) -> BaseException:
         """What a client is told of a failure. Where it has cost the worst case, that it must not be repeated."""

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from reticent.accounting.ledger import ClaimRequest
 from reticent.plugin.errors import BadRequest, Forbidden, ModelUnknown
 from reticent.plugin.ports import Prompt, SamplingParameters
 from reticent.plugin.selection.base import Rule
@@ -48,6 +49,7 @@ class Plan:
     sampling: SamplingParameters
     on_exhausted: Literal["base", "refuse"]
     gate: Literal["abstain", "observe"]
+    claim: ClaimRequest | None = None
 
     @property
     def scope(self) -> str:
@@ -55,8 +57,10 @@ class Plan:
         return self.caller.user_scope(self.user)
 
 
-def resolve(request: ChatRequest, caller: Caller, settings: Settings, rules: RuleBook) -> Plan:
-    """Check a request against configuration and policy.
+def resolve(
+    request: ChatRequest, caller: Caller, settings: Settings, rules: RuleBook, claim: ClaimRequest | None = None
+) -> Plan:
+    """Check a request against configuration and policy. `claim` is what its idempotency key asks for, if it has one.
 
     Raises:
         ModelUnknown, BadRequest, Forbidden: what the client asked for does not exist or is not allowed.
@@ -77,6 +81,7 @@ def resolve(request: ChatRequest, caller: Caller, settings: Settings, rules: Rul
         sampling=_sampling(request, settings.sampling),
         on_exhausted=_stricter(extension.on_exhausted if extension else None, policy.on_exhausted, "refuse"),
         gate=_stricter(extension.gate if extension else None, policy.gate, "abstain"),
+        claim=claim,
     )
 
 

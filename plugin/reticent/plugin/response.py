@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reticent.plugin.gate import GateVerdict
 from reticent.plugin.handler import Answer
-from reticent.plugin.views import shown_remaining
+from reticent.plugin.views import remaining
 
 __all__ = ["completion", "extension", "stream_chunks"]
 
@@ -38,7 +38,7 @@ def extension(answer: Answer) -> dict[str, Any]:
         "rule": plan.rule.name,
         "selection": plan.rule.name if selection is not None else "base",
         "charge": 0.0 if selection is None else (selection.charge / 1e9 if private else None),
-        "remaining": {statement.kind: shown_remaining(statement) for statement in answer.statements},
+        "remaining": remaining(answer.statements),
         "fallback": selection.fallback if selection is not None else False,
         "halting_time": selection.halting_time if selection is not None else None,
         "score_accepted": answer.verdict.accepted,
@@ -100,21 +100,22 @@ def completion(answer: Answer, *, identifier: str, model: str) -> dict[str, Any]
     }
 
 
-def stream_chunks(answer: Answer, *, identifier: str, model: str, include_usage: bool) -> Iterator[str]:
-    """The settled answer as server-sent events, word by word, ending with `[DONE]`."""
-    said, text, finish_reason = _said(answer)
-    base = {"id": identifier, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
+def stream_chunks(whole: Mapping[str, Any], *, include_usage: bool) -> Iterator[str]:
+    """A settled completion (see `completion`) as server-sent events, word by word, ending with `[DONE]`."""
+    (choice,) = whole["choices"]
+    said = "content" if choice["message"]["refusal"] is None else "refusal"
+    base = {key: whole[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     if include_usage:
         base["usage"] = None
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return f"data: {json.dumps({**base, 'choices': [choice], **more})}\n\n"
+        part = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return f"data: {json.dumps({**base, 'choices': [part], **more})}\n\n"
 
     yield chunk({"role": "assistant", "content": "" if said == "content" else None})
-    for piece in _PIECE.findall(text):
+    for piece in _PIECE.findall(choice["message"][said]):
         yield chunk({said: piece})
-    yield chunk({}, finish_reason, reticent=extension(answer))
+    yield chunk({}, choice["finish_reason"], reticent=whole["reticent"])
     if include_usage:
-        yield f"data: {json.dumps({**base, 'choices': [], 'usage': _usage(answer)})}\n\n"
+        yield f"data: {json.dumps({**base, 'choices': [], 'usage': whole['usage']})}\n\n"
     yield "data: [DONE]\n\n"

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from reticent.plugin.location import is_url, without_password
 
 __all__ = [
     "ROUTES",
@@ -110,10 +112,36 @@ class ServerSettings(_Section):
 
 
 class LedgerSettings(_Section):
-    """Where the ledger lives and how long a reservation may stay open."""
+    """Where the ledger lives, a file or a PostgreSQL database, and how long a reservation may stay open."""
 
-    path: Path
+    path: Path | None = None
+    url: SecretStr | None = None
     lease_seconds: Positive = 300.0
+    keep_answers_seconds: Annotated[float, Field(gt=0, le=2_592_000)] = 86_400.0
+    """How long an answer is kept for who sends its request again with the same idempotency key; at most 30 days."""
+
+    @property
+    def location(self) -> str:
+        """Path or URL, as `open_ledger` takes it. It may hold a password: for messages there is `name`."""
+        return self.url.get_secret_value() if self.url is not None else str(self.path)
+
+    @property
+    def name(self) -> str:
+        """Path, or URL without a password."""
+        return without_password(self.location)
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not is_url(url.get_secret_value()):
+            raise ValueError("must begin with postgresql://")
+        return url
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> LedgerSettings:
+        if (self.path is None) == (self.url is None):
+            raise ValueError("needs path or url, and not both")
+        return self
 
 
 class RewardSettings(_Section):
@@ -137,12 +165,16 @@ class RewardSettings(_Section):
 
 
 class PrivItpSettings(_Section):
-    """PrivITP's parameters (privacy.md, symbols): β, σ_X, σ_Z, L in reward units."""
+    """PrivITP's parameters (privacy.md, symbols): β, σ_X, σ_Z, L in reward units; how its phase 2 is charged.
+
+    `accounting` changes what an answer costs, never which answer is given (privacy.md, section 5).
+    """
 
     regularization: Positive
     threshold_noise: Positive
     reward_noise: Positive
     truncation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    accounting: Literal["renyi", "ville"] = "renyi"
     chunk: Annotated[int, Field(ge=1)] = 8
 
 
@@ -333,7 +365,8 @@ def _resolve_paths(settings: Settings, folder: Path) -> Settings:
     sections: dict[str, Any] = {}
     for section, field in _PATHS:
         current = sections.get(section, getattr(settings, section))
-        sections[section] = current.model_copy(update={field: folder / getattr(current, field)})
+        if (path := getattr(current, field)) is not None:
+            sections[section] = current.model_copy(update={field: folder / path})
     certificates = tuple(folder / path for path in settings.gate.certificates)
     sections["gate"] = settings.gate.model_copy(update={"certificates": certificates})
     return settings.model_copy(update=sections)

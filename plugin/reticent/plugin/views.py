@@ -7,11 +7,12 @@ somebody else's answer. So a tenant sees of it only hundredths of what was grant
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from reticent.accounting.ledger import Statement
 
-__all__ = ["account", "shown_remaining"]
+__all__ = ["account", "remaining", "shown_remaining"]
 
 _STEPS = 100
 
@@ -19,6 +20,11 @@ _STEPS = 100
 def shown_remaining(statement: Statement) -> float:
     """What a tenant is told is left, in nats: exact for its own scopes, rounded down for the data set's."""
     return _remaining(statement) / 1e9
+
+
+def remaining(statements: Sequence[Statement]) -> dict[str, float]:
+    """What a tenant is told is left in a scope and its parents, in nats, by kind of scope."""
+    return {statement.kind: shown_remaining(statement) for statement in statements}
 
 
 def account(statement: Statement, *, operator: bool) -> dict[str, Any]:
@@ -30,6 +36,7 @@ def account(statement: Statement, *, operator: bool) -> dict[str, Any]:
         "epsilon": statement.epsilon,
         "delta": statement.delta,
         "guaranteed_epsilon": statement.guaranteed / 1e9,
+        "void": statement.void,
         "granted": statement.granted / 1e9,
         "spent": statement.spent / 1e9 if exact else None,
         "reserved": statement.reserved / 1e9 if exact else None,

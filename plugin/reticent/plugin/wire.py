@@ -144,6 +144,11 @@ class ChatRequest(_Strict):
         """The stop strings, as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
+    @property
+    def usage_in_stream(self) -> bool:
+        """Whether the stream is to end with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
 
 def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
     """Read a request body.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
@@ -20,6 +21,7 @@ __all__ = [
     "delta_of",
     "discrete_calibrated_scale",
     "discrete_delta_of",
+    "epsilon_of",
     "probabilistic_epsilon",
     "renyi_charge",
     "renyi_charge_rounded_up",
@@ -30,6 +32,10 @@ _DELTA_MARGIN = 1e-9
 _LOG_MU_RANGE = (-18.0, 9.0)
 _COARSE_STEP = 1e-2
 _LEAST_DISCRETE_SCALE = 0.05
+_SMALL_SHIFT = 0.1
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+_ROOT_HALF = math.sqrt(0.5)
+_PHI_AT_0 = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 def _require_delta(delta: float) -> float:
@@ -57,16 +63,19 @@ def renyi_charge_rounded_up(order: float, sensitivity: float, scale: float) -> i
 def delta_of(epsilon: float, sensitivity: float, scale: float) -> float:
     """δ(ε) = Φ(a/2 - ε/a) - e^ε Φ(-a/2 - ε/a), a = Δ/σ: the exact δ of the Gaussian mechanism (ε ≥ 0).
 
-    Written with Mills' ratio m where that avoids a difference of large numbers: φ(u)(m(u) - m(u + a)), u = ε/a - a/2.
+    Written with Mills' ratio m where that avoids a difference of large numbers: φ(u)(m(u) - m(u + a)), u = ε/a - a/2,
+    and for small a as φ(u) ∫ (1 - v m(v)) dv over [u, u + a]. Relative error below 1e-12 down to δ = 1e-300.
     Source: privacy.md, section 4.
     """
     eps = require_non_negative("epsilon", epsilon)
     a = require_positive("sensitivity", sensitivity) / require_positive("scale", scale)
     u = eps / a - 0.5 * a
-    if u < 0.0:
+    if u < -1.0:
         return float(ndtr(-u) - math.exp(eps + float(log_ndtr(-u - a))))
-    root = math.sqrt(0.5)
-    mills = float(erfcx(u * root)) - float(erfcx((u + a) * root))
+    if a < _SMALL_SHIFT:
+        v = u + 0.5 * a * (1.0 + _NODES)
+        return 0.5 * a * math.exp(-0.5 * u * u) * float(_WEIGHTS @ (_PHI_AT_0 - 0.5 * v * erfcx(v * _ROOT_HALF)))
+    mills = float(erfcx(u * _ROOT_HALF)) - float(erfcx((u + a) * _ROOT_HALF))
     return 0.5 * math.exp(-0.5 * u * u) * mills
 
 
@@ -77,6 +86,27 @@ def probabilistic_epsilon(delta: float, sensitivity: float, scale: float) -> flo
     """
     a = require_positive("sensitivity", sensitivity) / require_positive("scale", scale)
     return max(0.0, 0.5 * a * a - a * float(ndtri(_require_delta(delta))))
+
+
+def epsilon_of(delta: float, sensitivity: float, scale: float) -> float:
+    """Least ε ≥ 0 at which the Gaussian mechanism is (ε, δ)-DP, nats, up to a relative 1e-9 and rounded up.
+
+    The root of δ(ε) = δ (`delta_of`), which lies between 0 and `probabilistic_epsilon`. For reports: charges of a data
+    set add at one order α, these do not. Errors: `InvalidQuantityError`, `CalibrationError`. Source: privacy.md,
+    section 4.
+    """
+    d, Delta = _require_delta(delta), require_positive("sensitivity", sensitivity)
+    if delta_of(0.0, Delta, scale) <= d * (1.0 - _DELTA_MARGIN):
+        return 0.0
+    high = probabilistic_epsilon(d, Delta, scale) * (1.0 + _RELATIVE_MARGIN)
+    searched = f"epsilons from 0 to {high:g}"
+    if not delta_of(high, Delta, scale) <= d:
+        raise CalibrationError(high, d, searched)
+    root = float(brentq(lambda e: delta_of(e, Delta, scale) - d, 0.0, high, xtol=1e-300, rtol=1e-13))
+    epsilon = root * (1.0 + _RELATIVE_MARGIN)
+    if not delta_of(epsilon, Delta, scale) <= d:
+        raise CalibrationError(epsilon, d, searched)
+    return epsilon
 
 
 def calibrated_scale(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:

@@ -2,11 +2,12 @@
 
 Paper: Bhattad and Ray Chowdhury, "Privacy Without Regret", Algorithm 2 and Theorem 4.1, with the three corrections of
 privacy.md, section 4: the threshold is clamped, the fallback is charged, phase 1 is charged by its Rényi divergence.
+Phase 2 is charged by "ville", below, or by "renyi": `renyi_rounds.py` has the claim and its proof, `round_table.py` the
+choice of the pair.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,11 @@ from functools import lru_cache
 from typing import Literal
 
 from reticent.accounting.charges.acceptance import AcceptanceLaw
-from reticent.accounting.charges.gaussian import renyi_charge, renyi_charge_rounded_up
+from reticent.accounting.charges.bounded_range import require_order
+from reticent.accounting.charges.clamped_gaussian import clamped_renyi_charge
+from reticent.accounting.charges.gaussian import renyi_charge
+from reticent.accounting.charges.round_costs import RELATIVE_MARGIN, RoundCosts, worst_over
+from reticent.accounting.charges.round_table import RoundTable, build_round_table
 from reticent.accounting.errors import (
     InvalidQuantityError,
     require_finite,
@@ -27,63 +32,18 @@ from reticent.accounting.units import to_nano_rounded_up
 
 __all__ = ["PhaseTwoAccounting", "PrivITP", "RoundCosts", "default_truncation"]
 
-PhaseTwoAccounting = Literal["ville"]
-"""How phase 2 is charged. "ville": by the realised worst-case loss."""
+PhaseTwoAccounting = Literal["ville", "renyi"]
+"""How phase 2 is charged. "ville": by the realised worst-case loss. "renyi": by a pair fitted to the ledger's order."""
 
-_RELATIVE_MARGIN = 1e-9
 _LAW_ERROR = 1e-12  # relative error of A and B as computed, and as drawn
 _EPS = 2.0**-52
-_SUPREMUM_GAP = 0.01
-_SUPREMUM_CELLS = 2000
 _WIDEST = 1000.0
+_TABLES = 64
 
 
 def default_truncation(candidates: int) -> float:
     """L = sqrt(2 log(n/δ_trunc)), δ_trunc = n^(-1/2), that is sqrt(3 log n); n ≥ 1. Source: privacy.md, symbols."""
     return math.sqrt(3.0 * math.log(require_integer("candidates", candidates, 1)))
-
-
-@dataclass(frozen=True)
-class RoundCosts:
-    """What one rejection and one acceptance cost, given the released threshold.
-
-    Args:
-        rejection: r ≥ 0, nats ("ville": κ).
-        acceptance: s ≥ 0, nats ("ville": acc).
-        candidates: n, the most rounds.
-        slack: nats a round that cover the rounding of the acceptance law; part of the `rounded_up` amounts only.
-
-    Every method of charging phase 2 is such a pair: accepted at t costs (t-1)r + s, a fallback n r, and the worst case
-    is (n-1)r + max(r, s) (privacy.md, section 5).
-    """
-
-    rejection: float
-    acceptance: float
-    candidates: int
-    slack: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_non_negative("rejection", self.rejection)
-        require_non_negative("acceptance", self.acceptance)
-        require_non_negative("slack", self.slack)
-        require_integer("candidates", self.candidates, 1)
-
-    def accepted(self, halting_time: int) -> float:
-        """(t-1)r + s, nats, for an acceptance in round t, 1 ≤ t ≤ n."""
-        require_integer("halting_time", halting_time, 1, self.candidates)
-        return (halting_time - 1) * self.rejection + self.acceptance
-
-    def fallback(self) -> float:
-        """n r, nats: no candidate was accepted."""
-        return self.candidates * self.rejection
-
-    def worst(self) -> float:
-        """(n-1)r + max(r, s), nats."""
-        return max(self.accepted(self.candidates), self.fallback())
-
-    def rounded_up(self, nats: float) -> int:
-        """`nats` (one of the amounts above) with margins for rounding, in 1e-9 nat. Monotone in `nats`."""
-        return to_nano_rounded_up(nats * (1.0 + _RELATIVE_MARGIN) + self.candidates * self.slack)
 
 
 @dataclass(frozen=True)
@@ -98,14 +58,17 @@ class PrivITP:
         threshold_noise: σ_X > 0, phase 1, reward units.
         reward_noise: σ_Z > 0, phase 2, reward units, at least (R + β)/1000.
         truncation: L ≥ 0, at most 1000; `default_truncation(n)` is the paper's.
+        granule: g of the rewards' lattice, at most σ_X: phase 1 is then charged as the clamped threshold that it is. 0
+            is the clamped continuous Gaussian, for studies. None, the default, charges the threshold as if it were
+            released unclamped, which is always enough.
 
     What the caller must guarantee
     ------------------------------
     * Rewards are integers of a `RewardLattice`; both phases' candidates do not depend on D, and phase 2's are fresh.
     * Phase 1 rounds λ* down to an integer, adds `noise.discrete_gaussian` at a scale of at least σ_X, and nothing else
       of phase 1 is released. (Rounding down keeps the sensitivity, since that is an integer number of granules.)
-    * Phase 2 uses λ only clamped (`clamp`) and draws each acceptance by `AcceptanceLaw` and `noise.bernoulli_rarer`.
-      Rewards of candidates after the first acceptance are not used, and time does not tell them.
+    * λ̃ leaves phase 1 only clamped (`clamp`): it is not shown, kept, logged or used otherwise.
+    * Phase 2 draws each acceptance by `AcceptanceLaw` and `noise.bernoulli_rarer`. Rewards of candidates after the first acceptance are not used, and time does not tell them.
 
     Errors: `InvalidQuantityError`. Source: privacy.md, section 3.
     """
@@ -117,6 +80,7 @@ class PrivITP:
     threshold_noise: float
     reward_noise: float
     truncation: float
+    granule: float | None = None
 
     def __post_init__(self) -> None:
         R = require_positive("reward_max", self.reward_max)
@@ -130,6 +94,8 @@ class PrivITP:
             raise InvalidQuantityError("reward_noise", sigma_Z, f"at least {(R + beta) / _WIDEST:g}")
         if require_non_negative("truncation", self.truncation) > _WIDEST:
             raise InvalidQuantityError("truncation", self.truncation, f"at most {_WIDEST:g}")
+        if self.granule is not None and require_non_negative("granule", self.granule) > self.threshold_noise:
+            raise InvalidQuantityError("granule", self.granule, f"at most threshold_noise ({self.threshold_noise!r})")
 
     # Phase 1
 
@@ -166,12 +132,14 @@ class PrivITP:
         return min(max(noisy, -self.regularization), self.reward_max - self.regularization)
 
     def threshold_charge(self, order: float) -> float:
-        """Charge of phase 1 at order α, nats: αΔ²/(2σ_X²). It depends on no reward."""
-        return renyi_charge(order, self.sensitivity, self.threshold_noise)
+        """Charge of phase 1 at order α, nats: αΔ²/(2σ_X²), or less with a `granule`. It depends on no reward."""
+        if self.granule is None:
+            return renyi_charge(order, self.sensitivity, self.threshold_noise)
+        return clamped_renyi_charge(order, self.sensitivity, self.threshold_noise, self.reward_max, self.granule)
 
     def threshold_charge_rounded_up(self, order: float) -> int:
         """`threshold_charge` with a relative margin of 1e-9, rounded up to an integer of 1e-9 nat."""
-        return renyi_charge_rounded_up(order, self.sensitivity, self.threshold_noise)
+        return to_nano_rounded_up(self.threshold_charge(order) * (1.0 + RELATIVE_MARGIN))
 
     # Phase 2, given the clamped threshold λ
 
@@ -181,13 +149,23 @@ class PrivITP:
             self.regularization, self.reward_noise, self.reward_max, self.truncation, require_finite("λ", threshold)
         )
 
-    def round_costs(self, threshold: float, accounting: PhaseTwoAccounting = "ville") -> RoundCosts:
+    def round_costs(
+        self, threshold: float, accounting: PhaseTwoAccounting = "ville", order: float | None = None
+    ) -> RoundCosts:
         """Costs of a rejection and an acceptance given λ.
 
         "ville": κ = log A(R-Δ)/A(R) and acc = log B(Δ)/B(0). A and B are log-concave in q, so the ends are the worst.
+        "renyi": the certified pair of λ's cell in `round_table(order)`, or "ville"'s where the table says so.
+
+        In all that follows, `order` α is the ledger's; "renyi" needs it and "ville" does not look at it.
         """
-        if accounting != "ville":
-            raise InvalidQuantityError("accounting", accounting, 'the word "ville"')
+        if accounting == "renyi":
+            table = self.round_table(order)
+            pair = table.pair(self.acceptance_law(threshold).threshold)
+            if pair is not None:
+                return RoundCosts(*pair, self.candidates, table.slack)
+        elif accounting != "ville":
+            raise _unknown(accounting)
         law = self.acceptance_law(threshold)
         R, Delta = self.reward_max, self.sensitivity
         reject, accept = law.log_reject(R), law.log_accept(0.0)
@@ -199,6 +177,19 @@ class PrivITP:
         # Both differences are at least 0; rounding may say -1e-16.
         return RoundCosts(max(0.0, rejection), max(0.0, acceptance), self.candidates, slack)
 
+    def round_table(self, order: float | None) -> RoundTable:
+        """The "renyi" pairs of every λ at order α > 1. Built at first use, for all n and σ_X; then kept."""
+        if order is None:
+            raise InvalidQuantityError("order", order, 'a number above 1 with "renyi"')
+        return _table(
+            self.reward_max,
+            self.sensitivity,
+            self.regularization,
+            self.reward_noise,
+            self.truncation,
+            require_order(order),
+        )
+
     def rejection_cost(self, threshold: float) -> float:
         """κ(λ), nats: the most that one rejection loses. It falls in λ."""
         return self.round_costs(threshold).rejection
@@ -207,36 +198,69 @@ class PrivITP:
         """acc(λ), nats: the most that one acceptance loses. It rises in λ."""
         return self.round_costs(threshold).acceptance
 
-    def sampling_charge(self, threshold: float, halting_time: int, fallback: bool) -> float:
-        """Charge of phase 2 given λ and the outcome, nats: (t-1)κ + acc, or nκ for a fallback (t is then ignored)."""
-        costs = self.round_costs(threshold)
+    def sampling_charge(
+        self,
+        threshold: float,
+        halting_time: int,
+        fallback: bool,
+        accounting: PhaseTwoAccounting = "ville",
+        order: float | None = None,
+    ) -> float:
+        """Charge of phase 2 given λ and the outcome, nats: (t-1)r + s, or n r for a fallback (t is then ignored)."""
+        costs = self.round_costs(threshold, accounting, order)
         return costs.fallback() if fallback else costs.accepted(halting_time)
 
-    def sampling_charge_rounded_up(self, threshold: float, halting_time: int, fallback: bool) -> int:
+    def sampling_charge_rounded_up(
+        self,
+        threshold: float,
+        halting_time: int,
+        fallback: bool,
+        accounting: PhaseTwoAccounting = "ville",
+        order: float | None = None,
+    ) -> int:
         """`sampling_charge` with margins for floating error, as an integer of 1e-9 nat."""
-        costs = self.round_costs(threshold)
+        costs = self.round_costs(threshold, accounting, order)
         return costs.rounded_up(costs.fallback() if fallback else costs.accepted(halting_time))
 
-    def worst_sampling_charge(self, threshold: float) -> float:
-        """Worst case of phase 2 given λ, nats: (n-1)κ + max(κ, acc)."""
-        return self.round_costs(threshold).worst()
+    def worst_sampling_charge(
+        self, threshold: float, accounting: PhaseTwoAccounting = "ville", order: float | None = None
+    ) -> float:
+        """Worst case of phase 2 given λ, nats: (n-1)r + max(r, s)."""
+        return self.round_costs(threshold, accounting, order).worst()
 
-    def worst_sampling_charge_rounded_up(self, threshold: float) -> int:
+    def worst_sampling_charge_rounded_up(
+        self, threshold: float, accounting: PhaseTwoAccounting = "ville", order: float | None = None
+    ) -> int:
         """`worst_sampling_charge` with margins: at least every `sampling_charge_rounded_up` at this λ."""
-        costs = self.round_costs(threshold)
+        costs = self.round_costs(threshold, accounting, order)
         return costs.rounded_up(costs.worst())
 
-    def worst_sampling_charge_supremum(self) -> float:
-        """Upper bound of `worst_sampling_charge` over all λ in [-β, R - β], within 1 %, nats. Certified by cells.
+    def worst_sampling_charge_supremum(
+        self, accounting: PhaseTwoAccounting = "ville", order: float | None = None
+    ) -> float:
+        """Upper bound of `worst_sampling_charge` over all λ in [-β, R - β], nats. Certified.
 
-        Over a cell [l, u] the worst case is at most (n-1)κ(l) + max(κ(l), acc(u)), because κ falls and acc rises.
+        "ville": within 1 %. Over a cell [l, u] the worst case is at most (n-1)κ(l) + max(κ(l), acc(u)), because κ falls
+        and acc rises. "renyi": the largest over the cells of the table, where the pair is constant (or that bound).
         """
-        return _supremum(self)[0]
+        return self._supremum(accounting, order)[0]
 
-    def worst_sampling_charge_supremum_rounded_up(self) -> int:
+    def worst_sampling_charge_supremum_rounded_up(
+        self, accounting: PhaseTwoAccounting = "ville", order: float | None = None
+    ) -> int:
         """The supremum as an integer of 1e-9 nat: at least `worst_sampling_charge_rounded_up` at every λ."""
-        bound, slack = _supremum(self)
-        return to_nano_rounded_up(bound * (1.0 + 2.0 * _RELATIVE_MARGIN) + 2.0 * self.candidates * slack)
+        bound, slack = self._supremum(accounting, order)
+        return to_nano_rounded_up(bound * (1.0 + 2.0 * RELATIVE_MARGIN) + 2.0 * self.candidates * slack)
+
+    def _supremum(self, accounting: PhaseTwoAccounting, order: float | None) -> tuple[float, float]:
+        """(certified supremum of the worst case, largest slack a round)."""
+        if accounting == "ville":
+            return _ville_supremum(self)
+        if accounting != "renyi":
+            raise _unknown(accounting)
+        table = self.round_table(order)
+        ends = (-self.regularization, self.reward_max - self.regularization)
+        return table.worst(self.candidates), max(table.slack, *(self.round_costs(end).slack for end in ends))
 
 
 def _reward(reward: object) -> int:
@@ -246,28 +270,24 @@ def _reward(reward: object) -> int:
     return reward
 
 
+@lru_cache(maxsize=_TABLES)
+def _table(R: float, Delta: float, beta: float, sigma_Z: float, L: float, order: float) -> RoundTable:
+    return build_round_table(
+        reward_max=R,
+        sensitivity=Delta,
+        regularization=beta,
+        reward_noise=sigma_Z,
+        truncation=L,
+        order=order,
+        law_error=_LAW_ERROR,
+    )
+
+
 @lru_cache(maxsize=256)
-def _supremum(mechanism: PrivITP) -> tuple[float, float]:
-    """(certified supremum of the worst case over λ, largest slack a round), by bisecting the cell of largest bound."""
-    n = mechanism.candidates
+def _ville_supremum(mechanism: PrivITP) -> tuple[float, float]:
     low, high = -mechanism.regularization, mechanism.reward_max - mechanism.regularization
+    return worst_over(mechanism.round_costs, low, high)
 
-    def bound(left: RoundCosts, right: RoundCosts) -> float:
-        return (n - 1) * left.rejection + max(left.rejection, right.acceptance)
 
-    left, right = mechanism.round_costs(low), mechanism.round_costs(high)
-    # -log A(R) is largest at λ = -β and -log B(0) at λ = R - β, so the ends' slacks bound all.
-    slack = max(left.slack, right.slack)
-    reached = max(left.worst(), right.worst())
-    cells = [(-bound(left, right), low, high, left, right)]
-    for _ in range(_SUPREMUM_CELLS):
-        upper = -cells[0][0]
-        if upper <= reached * (1.0 + _SUPREMUM_GAP):
-            return upper, slack
-        _, start, end, left, right = heapq.heappop(cells)
-        middle = 0.5 * (start + end)
-        costs = mechanism.round_costs(middle)
-        reached = max(reached, costs.worst())
-        heapq.heappush(cells, (-bound(left, costs), start, middle, left, costs))
-        heapq.heappush(cells, (-bound(costs, right), middle, end, costs, right))
-    return -cells[0][0], slack  # still certified, only wider than 1 %
+def _unknown(accounting: object) -> InvalidQuantityError:
+    return InvalidQuantityError("accounting", accounting, 'one of "ville" and "renyi"')

@@ -16,6 +16,8 @@ __all__ = [
     "details",
     "identifier",
     "lease_us",
+    "microseconds",
+    "moment_us",
     "number_in",
     "text",
 ]
@@ -25,6 +27,7 @@ _MAX_DETAILS: Final = 32
 _MAX_TEXT: Final = 512
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+_IDENTIFIER = re.compile(r"[!-~]{1,128}")
 
 
 def amount(argument: str, value: int, *, least: int = 0) -> int:
@@ -43,7 +46,7 @@ def text(argument: str, value: object, *, longest: int = _MAX_TEXT) -> str:
 
 def identifier(argument: str, value: object) -> str:
     """A reservation's id or owner: 1 to 128 printable ASCII characters, no spaces."""
-    if not isinstance(value, str) or re.fullmatch(r"[!-~]{1,128}", value) is None:
+    if not isinstance(value, str) or _IDENTIFIER.fullmatch(value) is None:
         raise InvalidArgument(argument, "1 to 128 printable ASCII characters without spaces")
     return value
 
@@ -63,7 +66,20 @@ def number_in(argument: str, value: float, low: float, high: float) -> float:
 
 def lease_us(value: float) -> int:
     """A lease in seconds, above 0 and below a week, as microseconds rounded up."""
-    return math.ceil(Fraction(number_in("lease_seconds", value, 0.0, _MAX_LEASE_SECONDS)) * 10**6)
+    return microseconds("lease_seconds", value, _MAX_LEASE_SECONDS)
+
+
+def microseconds(argument: str, seconds: float, most: float) -> int:
+    """A number of seconds above 0 and below ``most``, as microseconds rounded up."""
+    numerator, denominator = number_in(argument, seconds, 0.0, most).as_integer_ratio()
+    return -(-numerator * 10**6 // denominator)
+
+
+def moment_us(argument: str, value: int) -> int:
+    """A moment in microseconds since 1970."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise InvalidArgument(argument, "microseconds since 1970, an int")
+    return value
 
 
 def budget_within_epsilon(epsilon: float, overhead: int, granted: int) -> None:

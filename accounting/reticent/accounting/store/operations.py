@@ -2,18 +2,16 @@
 
 An operation is checked when it is made and decided when it is applied, inside a write transaction that the store
 has opened: it reads rows, refuses or goes on, appends one journal entry and changes the balances that repeat it.
-An operation that raises has its own writes undone and no others. So a store may apply one operation a transaction,
-as it does now, or many, each in a savepoint, and make them durable together (group commit) without a change here.
+An operation that raises has its own changes undone and no others, so a transaction may carry many, of many callers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol, TypeVar
 
-from reticent.accounting.journal import Entry, JournalHead
+from reticent.accounting.journal import FORMAT, Entry, canonical
 from reticent.accounting.ledger import (
     MAX_AMOUNT,
     Dataset,
@@ -27,9 +25,12 @@ from reticent.accounting.ledger_errors import (
     AlreadyForfeited,
     AlreadyReleased,
     AlreadySettled,
+    AnswerRecorded,
     BudgetExhausted,
     DatasetConflict,
     InvalidAmount,
+    InvalidArgument,
+    LedgerDamaged,
     ReleaseRefused,
     ReservationClosed,
     ReservationConflict,
@@ -39,8 +40,13 @@ from reticent.accounting.ledger_errors import (
     UnknownScope,
 )
 from reticent.accounting.scope_ids import scope_chain, scope_kind
+from reticent.accounting.store.claims import WantedClaim, recall
+from reticent.accounting.store.rows import Claim
+from reticent.accounting.store.work import Account, UnitOfWork, Wanted
 
 __all__ = [
+    "BeginJournal",
+    "EraseExpiredClaims",
     "ExtendLease",
     "Forfeit",
     "ForfeitExpired",
@@ -53,40 +59,23 @@ __all__ = [
     "Release",
     "Reserve",
     "Settle",
-    "Tables",
 ]
 
 Facts = dict[str, str | int | float]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Tables(Protocol):
-    """A store's rows, within one write transaction. ``chain`` must hold its rows against other writers."""
-
-    def dataset(self, dataset_id: str) -> Dataset | None: ...
-    def insert_dataset(self, dataset: Dataset, entry: Entry) -> None: ...
-    def chain(self, scope_ids: tuple[str, ...]) -> tuple[Statement, ...]:
-        """The scopes in the order given; ``UnknownScope`` for the first that is not there."""
-
-    def insert_scope(self, scope: Statement, entry: Entry) -> None: ...
-    def add(self, scope_ids: tuple[str, ...], changes: Mapping[str, int]) -> None:
-        """Add to the named columns of every scope."""
-
-    def reservation(self, reservation_id: str) -> Reservation | None: ...
-    def request(self, reservation_id: str) -> str:
-        """Payload of the journal entry that made the reservation."""
-
-    def insert_reservation(self, reservation: Reservation, entry: Entry) -> None: ...
-    def update_reservation(self, reservation: Reservation, closed_by: Entry | None) -> None: ...
-    def expired(self, now_us: int, limit: int) -> tuple[Reservation, ...]: ...
-    def head(self) -> JournalHead: ...
-    def append(self, kind: str, payload: Mapping[str, object]) -> Entry: ...
-
-
 class Operation(Protocol[T_co]):
-    """A change to the ledger; ``now_us`` is the writer's clock when it is applied."""
+    """A change to the ledger."""
 
-    def apply(self, tables: Tables, now_us: int) -> T_co: ...
+    alone: ClassVar[bool]
+    """Whether it wants a transaction to itself."""
+
+    def foresee(self, wanted: Wanted) -> None:
+        """Name the rows that it is going to read. Only for speed: what is not named is read when it is wanted."""
+
+    def apply(self, work: UnitOfWork, now_us: int) -> T_co:
+        """Do it; ``now_us`` is the writer's clock. A ``LedgerError`` refuses it."""
 
 
 _CLOSED: dict[ReservationState, type[ReservationClosed]] = {
@@ -96,8 +85,8 @@ _CLOSED: dict[ReservationState, type[ReservationClosed]] = {
 }
 
 
-def _still_open(tables: Tables, reservation_id: str) -> Reservation:
-    found = tables.reservation(reservation_id)
+def _still_open(work: UnitOfWork, reservation_id: str) -> Reservation:
+    found = work.reservation(reservation_id)
     if found is None:
         raise UnknownReservation(reservation_id)
     return _refuse_closed(found)
@@ -109,29 +98,62 @@ def _refuse_closed(found: Reservation) -> Reservation:
     return found
 
 
-def _refuse_overdraft(chain: tuple[Statement, ...], requested: int) -> None:
+def _refuse_overdraft(chain: list[Account], requested: int) -> None:
     for scope in chain:
         if scope.remaining < requested:
             raise BudgetExhausted(scope.scope_id, scope.kind, scope.remaining, requested)
 
 
-def _close(tables: Tables, held: Reservation, state: ReservationState, charge: int, entry: Entry) -> Reservation:
+def _close(
+    work: UnitOfWork, held: Reservation, state: ReservationState, charge: int, entry: Entry, *, unprotected: int = 0
+) -> Reservation:
     closed = replace(held, state=state, charge=charge)
-    tables.update_reservation(closed, entry)
-    tables.add(held.scope_ids, {"reserved": -held.worst_case, "spent": charge, "open": -1, state: 1})
+    work.update_reservation(closed, entry)
+    changes = {"reserved": -held.worst_case, "spent": charge, "open": -1, state: 1, "unprotected": unprotected}
+    work.add(held.scope_ids, **changes)
     return closed
+
+
+class _OfReservation:
+    """An operation on one reservation and its scopes."""
+
+    __slots__ = ()
+    alone: ClassVar[bool] = False
+    reservation_id: str
+
+    def foresee(self, wanted: Wanted) -> None:
+        wanted.reservations.add(self.reservation_id)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginJournal:
+    """Entry 1, which gives the journal a name of its own: two ledgers never share a chain."""
+
+    alone: ClassVar[bool] = True
+    ledger_id: str
+
+    def foresee(self, wanted: Wanted) -> None:
+        pass
+
+    def apply(self, work: UnitOfWork, now_us: int) -> None:
+        if work.head().seq == 0:
+            work.append("ledger_created", canonical({"ledger": self.ledger_id, "format": FORMAT}))
 
 
 @dataclass(frozen=True, slots=True)
 class OpenDataset:
+    alone: ClassVar[bool] = False
     dataset_id: str
     order: float
     guarantee: Guarantee
     actor: str
 
-    def apply(self, tables: Tables, now_us: int) -> Opened[Dataset]:
+    def foresee(self, wanted: Wanted) -> None:
+        wanted.datasets.add(self.dataset_id)
+
+    def apply(self, work: UnitOfWork, now_us: int) -> Opened[Dataset]:
         wanted = Dataset(self.dataset_id, self.order, self.guarantee)
-        found = tables.dataset(self.dataset_id)
+        found = work.dataset(self.dataset_id)
         if found is None:
             payload = {
                 "dataset": self.dataset_id,
@@ -139,7 +161,7 @@ class OpenDataset:
                 "guarantee": self.guarantee,
                 "actor": self.actor,
             }
-            tables.insert_dataset(wanted, tables.append("dataset_opened", payload))
+            work.insert_dataset(wanted, work.append("dataset_opened", canonical(payload)))
             return Opened(wanted, existed=False)
         if found.order != self.order:
             raise DatasetConflict(self.dataset_id, "order", repr(found.order), repr(self.order))
@@ -150,6 +172,7 @@ class OpenDataset:
 
 @dataclass(frozen=True, slots=True)
 class OpenScope:
+    alone: ClassVar[bool] = False
     scope_id: str
     epsilon: float
     delta: float
@@ -157,14 +180,19 @@ class OpenScope:
     granted: int
     actor: str
 
-    def apply(self, tables: Tables, now_us: int) -> Opened[Statement]:
+    def foresee(self, wanted: Wanted) -> None:
+        chain = scope_chain(self.scope_id)
+        wanted.scopes.update(chain)
+        wanted.datasets.add(chain[-1].partition(":")[2])
+
+    def apply(self, work: UnitOfWork, now_us: int) -> Opened[Statement]:
         parents = scope_chain(self.scope_id)[1:]
         dataset_id = scope_chain(self.scope_id)[-1].partition(":")[2]
         try:
-            return Opened(tables.chain((self.scope_id,))[0], existed=True)
+            return Opened(work.accounts((self.scope_id,))[0].statement(), existed=True)
         except UnknownScope:
-            tables.chain(parents)  # raises for the parent that is missing
-        if tables.dataset(dataset_id) is None:
+            work.accounts(parents)  # raises for the parent that is missing
+        if work.dataset(dataset_id) is None:
             raise UnknownDataset(dataset_id)
         figures = {
             "epsilon": self.epsilon,
@@ -172,7 +200,7 @@ class OpenScope:
             "overhead": self.overhead,
             "granted": self.granted,
         }
-        entry = tables.append("scope_opened", {"scope": self.scope_id, "actor": self.actor, **figures})
+        entry = work.append("scope_opened", canonical({"scope": self.scope_id, "actor": self.actor, **figures}))
         scope = Statement(
             scope_id=self.scope_id,
             kind=scope_kind(self.scope_id),
@@ -188,30 +216,36 @@ class OpenScope:
             settled=0,
             released=0,
             forfeited=0,
+            unprotected=0,
         )
-        tables.insert_scope(scope, entry)
+        work.insert_scope(scope, entry)
         return Opened(scope, existed=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    alone: ClassVar[bool] = False
     scope_id: str
     amount: int
     reason: str
     actor: str
 
-    def apply(self, tables: Tables, now_us: int) -> Statement:
-        (scope,) = tables.chain((self.scope_id,))
-        if scope.guaranteed + self.amount > MAX_AMOUNT:
+    def foresee(self, wanted: Wanted) -> None:
+        wanted.scopes.add(self.scope_id)
+
+    def apply(self, work: UnitOfWork, now_us: int) -> Statement:
+        (account,) = work.accounts((self.scope_id,))
+        if account.statement().guaranteed + self.amount > MAX_AMOUNT:
             raise InvalidAmount("amount", "with what was granted before, at most 2^62")
         payload = {"scope": self.scope_id, "amount": self.amount, "reason": self.reason, "actor": self.actor}
-        tables.append("granted", payload)
-        tables.add((self.scope_id,), {"granted": self.amount})
-        return replace(scope, granted=scope.granted + self.amount)
+        work.append("granted", canonical(payload))
+        work.add((self.scope_id,), granted=self.amount)
+        return account.statement()
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
+    alone: ClassVar[bool] = False
     reservation_id: str
     scope_ids: tuple[str, ...]
     worst_case: int
@@ -219,8 +253,10 @@ class Reserve:
     owner: str
     details: Facts
     scored: bool
+    claim: WantedClaim | None
+    payload: str = field(init=False)  # made by the caller's thread, not by the one that writes for all
 
-    def apply(self, tables: Tables, now_us: int) -> Reservation:
+    def __post_init__(self) -> None:
         payload: dict[str, object] = {
             "reservation": self.reservation_id,
             "scopes": list(self.scope_ids),
@@ -230,15 +266,24 @@ class Reserve:
             "scored": self.scored,
             "details": self.details,
         }
-        found = tables.reservation(self.reservation_id)
+        if self.claim is not None:
+            payload["claim"] = self.claim.claim_id
+        object.__setattr__(self, "payload", canonical(payload))
+
+    def foresee(self, wanted: Wanted) -> None:
+        wanted.reservations.add(self.reservation_id)
+        wanted.scopes.update(self.scope_ids)
+        if self.claim is not None:
+            wanted.claims.add(self.claim.claim_id)
+
+    def apply(self, work: UnitOfWork, now_us: int) -> Reservation:
+        if self.claim is not None:
+            self._refuse_claimed(work, self.claim, now_us)
+        found = work.reservation(self.reservation_id)
         if found is not None:
-            before = json.loads(tables.request(self.reservation_id))
-            differing = tuple(sorted(key for key in payload if before[key] != payload[key]))
-            if differing:
-                raise ReservationConflict(self.reservation_id, differing)
-            return _refuse_closed(found)
-        _refuse_overdraft(tables.chain(self.scope_ids), self.worst_case)
-        entry = tables.append("reserved", payload)
+            return self._again(found, work.request(self.reservation_id))
+        _refuse_overdraft(work.accounts(self.scope_ids), self.worst_case)
+        entry = work.append("reserved", self.payload)
         made = Reservation(
             reservation_id=self.reservation_id,
             scope_ids=self.scope_ids,
@@ -250,109 +295,178 @@ class Reserve:
             reserved_us=entry.time_us,
             expires_us=entry.time_us + self.lease_us,
         )
-        tables.insert_reservation(made, entry)
-        tables.add(self.scope_ids, {"reserved": self.worst_case, "open": 1})
+        claim = self.claim
+        work.insert_reservation(made, None if claim is None else claim.claim_id, entry)
+        work.add(self.scope_ids, reserved=self.worst_case, open=1)
+        if claim is not None:
+            expires_us = now_us + claim.keep_us
+            work.put_claim(Claim(claim.claim_id, claim.request_digest, self.reservation_id, None, expires_us))
         return made
+
+    def _again(self, found: Reservation, request: str) -> Reservation:
+        if request != self.payload:
+            before, now = json.loads(request), json.loads(self.payload)
+            # By their text: 1 and 1.0 are not the same fact.
+            differing = (key for key in before.keys() | now.keys() if repr(before.get(key)) != repr(now.get(key)))
+            raise ReservationConflict(self.reservation_id, tuple(sorted(differing)))
+        return _refuse_closed(found)
+
+    def _refuse_claimed(self, work: UnitOfWork, wanted: WantedClaim, now_us: int) -> None:
+        claim = work.claim(wanted.claim_id)
+        if claim is None:
+            return
+        held = work.reservation(claim.reservation_id)
+        if held is None:
+            raise LedgerDamaged(f"a claim's reservation {claim.reservation_id!r} is not there")
+        mine = claim.reservation_id == self.reservation_id and claim.request_digest == wanted.request_digest
+        if mine and held.state == "open":
+            return  # the same call again, after an outcome that its caller does not know
+        answer = recall(claim, held, wanted.request_digest, now_us)
+        if answer is not None:
+            raise AnswerRecorded(claim.reservation_id, answer)
 
 
 @dataclass(frozen=True, slots=True)
-class Raise:
+class Raise(_OfReservation):
     reservation_id: str
     worst_case: int
 
-    def apply(self, tables: Tables, now_us: int) -> Reservation:
-        held = _still_open(tables, self.reservation_id)
+    def apply(self, work: UnitOfWork, now_us: int) -> Reservation:
+        held = _still_open(work, self.reservation_id)
         more = self.worst_case - held.worst_case
         if more < 0:
             raise InvalidAmount("worst_case", f"at least the {held.worst_case} that are held")
         if more == 0 and held.scored:
             return held
-        _refuse_overdraft(tables.chain(held.scope_ids), more)
-        tables.append("raised", {"reservation": self.reservation_id, "worst_case": self.worst_case})
+        _refuse_overdraft(work.accounts(held.scope_ids), more)
+        work.append("raised", canonical({"reservation": self.reservation_id, "worst_case": self.worst_case}))
         raised = replace(held, worst_case=self.worst_case, scored=True)
-        tables.update_reservation(raised, None)
-        tables.add(held.scope_ids, {"reserved": more})
+        work.update_reservation(raised, None)
+        work.add(held.scope_ids, reserved=more)
         return raised
 
 
 @dataclass(frozen=True, slots=True)
-class MarkScored:
+class MarkScored(_OfReservation):
     reservation_id: str
 
-    def apply(self, tables: Tables, now_us: int) -> Reservation:
-        held = _still_open(tables, self.reservation_id)
+    def apply(self, work: UnitOfWork, now_us: int) -> Reservation:
+        held = _still_open(work, self.reservation_id)
         if held.scored:
             return held
-        tables.append("scored", {"reservation": self.reservation_id})
+        work.append("scored", canonical({"reservation": self.reservation_id}))
         scored = replace(held, scored=True)
-        tables.update_reservation(scored, None)
+        work.update_reservation(scored, None)
         return scored
 
 
 @dataclass(frozen=True, slots=True)
-class ExtendLease:
+class ExtendLease(_OfReservation):
     reservation_id: str
     lease_us: int
 
-    def apply(self, tables: Tables, now_us: int) -> Reservation:
-        held = _still_open(tables, self.reservation_id)
+    def apply(self, work: UnitOfWork, now_us: int) -> Reservation:
+        held = _still_open(work, self.reservation_id)
         expires_us = now_us + self.lease_us
         if expires_us <= held.expires_us:
             return held
-        tables.append("lease_extended", {"reservation": self.reservation_id, "expires_us": expires_us})
+        work.append("lease_extended", canonical({"reservation": self.reservation_id, "expires_us": expires_us}))
         extended = replace(held, expires_us=expires_us)
-        tables.update_reservation(extended, None)
+        work.update_reservation(extended, None)
         return extended
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
+    alone: ClassVar[bool] = False
     reservation_id: str
     charge: int
     details: Facts
+    unprotected: bool
+    answer: bytes | None
+    payload: str = field(init=False)
 
-    def apply(self, tables: Tables, now_us: int) -> Reservation:
-        held = _still_open(tables, self.reservation_id)
+    def __post_init__(self) -> None:
+        payload: dict[str, object] = {
+            "reservation": self.reservation_id,
+            "charge": self.charge,
+            "details": self.details,
+        }
+        if self.unprotected:
+            payload["unprotected"] = True
+        object.__setattr__(self, "payload", canonical(payload))
+
+    def foresee(self, wanted: Wanted) -> None:
+        wanted.reservations.add(self.reservation_id)
+        if self.answer is not None:
+            wanted.answered.add(self.reservation_id)
+
+    def apply(self, work: UnitOfWork, now_us: int) -> Reservation:
+        held = _still_open(work, self.reservation_id)
         if self.charge > held.worst_case:
             raise SettlementExceedsReservation(self.reservation_id, self.charge, held.worst_case)
-        payload = {"reservation": self.reservation_id, "charge": self.charge, "details": self.details}
-        return _close(tables, held, "settled", self.charge, tables.append("settled", payload))
+        if self.answer is not None:
+            claim = work.claim_of(self.reservation_id)
+            if claim is None:
+                raise InvalidArgument("answer", "only for a reservation that was made for a claim")
+            work.put_claim(replace(claim, answer=self.answer))
+        entry = work.append("settled", self.payload)
+        return _close(work, held, "settled", self.charge, entry, unprotected=int(self.unprotected))
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(_OfReservation):
     reservation_id: str
     owner: str
     reason: str
 
-    def apply(self, tables: Tables, now_us: int) -> Reservation:
-        held = _still_open(tables, self.reservation_id)
+    def apply(self, work: UnitOfWork, now_us: int) -> Reservation:
+        held = _still_open(work, self.reservation_id)
         if held.scored:
             raise ReleaseRefused(self.reservation_id, "scored")
         if held.owner != self.owner:
             raise ReleaseRefused(self.reservation_id, "owner")
         payload = {"reservation": self.reservation_id, "reason": self.reason}
-        return _close(tables, held, "released", 0, tables.append("released", payload))
+        return _close(work, held, "released", 0, work.append("released", canonical(payload)))
 
 
 @dataclass(frozen=True, slots=True)
-class Forfeit:
+class Forfeit(_OfReservation):
     reservation_id: str
     reason: str
 
-    def apply(self, tables: Tables, now_us: int) -> Reservation:
-        held = _still_open(tables, self.reservation_id)
+    def apply(self, work: UnitOfWork, now_us: int) -> Reservation:
+        held = _still_open(work, self.reservation_id)
         payload = {"reservation": self.reservation_id, "charge": held.worst_case, "reason": self.reason}
-        return _close(tables, held, "forfeited", held.worst_case, tables.append("forfeited", payload))
+        return _close(work, held, "forfeited", held.worst_case, work.append("forfeited", canonical(payload)))
 
 
 @dataclass(frozen=True, slots=True)
 class ForfeitExpired:
     """Forfeits at most ``limit``, so that no transaction holds up requests for long."""
 
+    alone: ClassVar[bool] = True
     expired_us: int
     limit: int
 
-    def apply(self, tables: Tables, now_us: int) -> tuple[Reservation, ...]:
-        late = tables.expired(self.expired_us, self.limit)
-        return tuple(Forfeit(held.reservation_id, "lease expired").apply(tables, now_us) for held in late)
+    def foresee(self, wanted: Wanted) -> None:
+        pass
+
+    def apply(self, work: UnitOfWork, now_us: int) -> tuple[Reservation, ...]:
+        late = work.expired(self.expired_us, self.limit)
+        return tuple(Forfeit(held.reservation_id, "lease expired").apply(work, now_us) for held in late)
+
+
+@dataclass(frozen=True, slots=True)
+class EraseExpiredClaims:
+    """Erases at most ``limit``. Nothing of the journal or a balance depends on it, so it leaves no entry."""
+
+    alone: ClassVar[bool] = True
+    expired_us: int
+    limit: int
+
+    def foresee(self, wanted: Wanted) -> None:
+        pass
+
+    def apply(self, work: UnitOfWork, now_us: int) -> int:
+        return work.erase_expired_claims(self.expired_us, self.limit)

@@ -1,9 +1,9 @@
 """The embedded store: one SQLite file, which several processes of one machine may use at once.
 
 Durability: WAL with ``synchronous=FULL``; every commit has reached the disk (as far as the operating system and the
-drive tell the truth) before the call returns. All writes of a process go through one connection behind a lock, each
-in a ``BEGIN IMMEDIATE`` transaction, so nothing comes between a check and its debit; other processes wait for the
-file's lock. Reads use connections of their own and see the last committed state.
+drive tell the truth) before the call returns. All writes of a process go through one connection, those that come
+together in one ``BEGIN IMMEDIATE`` transaction, so nothing comes between a check and its debit; other processes wait
+for the file's lock. Reads use connections of their own and see the last committed state.
 Not for network file systems: WAL needs shared memory.
 """
 
@@ -16,37 +16,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import apsw
 
 from reticent.accounting.audit import Report, verify
-from reticent.accounting.journal import FORMAT, JournalHead
-from reticent.accounting.ledger import Dataset, Reservation, Statement
-from reticent.accounting.ledger_errors import (
-    LedgerMissing,
-    LedgerUnavailable,
-    UnknownDataset,
-    UnknownReservation,
-    UnsupportedSqlite,
-)
-from reticent.accounting.scope_ids import scope_chain
+from reticent.accounting.journal import JournalHead
+from reticent.accounting.ledger_errors import LedgerMissing, LedgerUnavailable, UnsupportedSqlite
 from reticent.accounting.store import checks
-from reticent.accounting.store.base import OperationLedger
+from reticent.accounting.store.base import OperationLedger, wall_clock_us
 from reticent.accounting.store.migrate import check_schema, migrate
-from reticent.accounting.store.operations import Operation, Tables
-from reticent.accounting.store.sqlite_tables import SqliteTables
+from reticent.accounting.store.sqlite_rows import SqliteRows
 
 __all__ = ["SqliteLedger"]
 
 _NEEDED: Final = (3, 54)  # earlier ones can corrupt a WAL that two processes write
 _IDLE_READERS: Final = 8
-
-T = TypeVar("T")
-
-
-def _wall_clock_us() -> int:
-    return time.time_ns() // 1000
 
 
 class SqliteLedger(OperationLedger):
@@ -64,12 +49,12 @@ class SqliteLedger(OperationLedger):
         *,
         create: bool = False,
         busy_seconds: float = 30.0,
-        clock_us: Callable[[], int] = _wall_clock_us,
+        clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:
+        super().__init__(clock_us)
         _refuse_old_sqlite(apsw.sqlite_lib_version())
         self._path = Path(path).absolute()
         self._busy_seconds = checks.number_in("busy_seconds", busy_seconds, 0.0, 3600.0)
-        self._clock_us = clock_us
         self._pid = os.getpid()
         self._closed = False
         self._write_lock = threading.Lock()
@@ -82,91 +67,57 @@ class SqliteLedger(OperationLedger):
                 _use_wal(self._writer, self._busy_seconds)
                 migrate(self._writer, create=create)
                 check_schema(self._writer)
-                self._begin_journal()
             except BaseException:
                 self._writer.close()
                 raise
-
-    def _now_us(self) -> int:
-        return self._clock_us()
-
-    # Writing
-
-    def _submit(self, operation: Operation[T]) -> T:
-        with self._write_lock, _store_errors():
-            self._refuse_unusable()
-            return self._transaction(operation)
-
-    def _transaction(self, operation: Operation[T]) -> T:
-        writer = self._writer
-        writer.execute("BEGIN IMMEDIATE")
         try:
-            now_us = self._now_us()
-            result = operation.apply(SqliteTables(writer, now_us), now_us)
-            writer.execute("COMMIT")
-        finally:
-            # Also after a failed COMMIT and after KeyboardInterrupt.
-            if writer.in_transaction:
-                writer.execute("ROLLBACK")
-        return result
+            self._begin_journal()
+        except BaseException:
+            self.close()
+            raise
 
-    def _begin_journal(self) -> None:
-        self._transaction(_BeginJournal())
-
-    # Reading
+    # Transactions
 
     @contextmanager
-    def _reader(self) -> Iterator[SqliteTables]:
-        with _store_errors():
+    def _writing(self) -> Iterator[SqliteRows]:
+        with self._write_lock, _store_errors():
             self._refuse_unusable()
-            with self._readers_lock:
-                connection = self._readers.pop() if self._readers else None
-            if connection is None:
-                connection = self._connect()
-                connection.execute("PRAGMA query_only = ON")
+            writer = self._writer
+            writer.execute("BEGIN IMMEDIATE")
             try:
-                yield SqliteTables(connection, 0)
+                yield SqliteRows(writer)
+                writer.execute("COMMIT")
             finally:
-                with self._readers_lock:
-                    keep = not self._closed and len(self._readers) < _IDLE_READERS
-                    if keep:
-                        self._readers.append(connection)
-                if not keep:
-                    connection.close()
+                # Also after a failed COMMIT and after KeyboardInterrupt.
+                if writer.in_transaction:
+                    writer.execute("ROLLBACK")
 
-    def dataset(self, dataset_id: str) -> Dataset:
-        with self._reader() as tables:
-            found = tables.dataset(dataset_id)
-        if found is None:
-            raise UnknownDataset(dataset_id)
-        return found
+    @contextmanager
+    def _reading(self) -> Iterator[SqliteRows]:
+        with _store_errors():
+            connection = self._borrow()
+            try:
+                connection.execute("BEGIN")
+                yield SqliteRows(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._give_back(connection)
 
-    def statement(self, scope_id: str) -> Statement:
-        return self.statements(scope_id)[0]
+    def _borrow(self) -> apsw.Connection:
+        with self._readers_lock:
+            if self._readers:
+                return self._readers.pop()
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
 
-    def statements(self, scope_id: str) -> tuple[Statement, ...]:
-        scope_ids = scope_chain(scope_id)
-        with self._reader() as tables:
-            return tables.chain(scope_ids)
-
-    def list_scopes(self) -> tuple[Statement, ...]:
-        with self._reader() as tables:
-            return tables.all_scopes()
-
-    def reservation(self, reservation_id: str) -> Reservation:
-        with self._reader() as tables:
-            found = tables.reservation(checks.identifier("reservation_id", reservation_id))
-        if found is None:
-            raise UnknownReservation(reservation_id)
-        return found
-
-    def open_reservations(self) -> tuple[Reservation, ...]:
-        with self._reader() as tables:
-            return tables.expired(2**63 - 1, -1)
-
-    def head(self) -> JournalHead:
-        with self._reader() as tables:
-            return tables.head()
+    def _give_back(self, connection: apsw.Connection) -> None:
+        with self._readers_lock:
+            if not self._closed and len(self._readers) < _IDLE_READERS:
+                self._readers.append(connection)
+                return
+        connection.close()
 
     def verify(self, anchor: JournalHead | None = None) -> Report:
         """The independent auditor's report on this file: see ``audit.verify``."""
@@ -187,6 +138,8 @@ class SqliteLedger(OperationLedger):
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
         connection.set_busy_handler(_Patience(self._busy_seconds))
         connection.execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; PRAGMA trusted_schema = OFF")
+        # What is erased is overwritten: recorded answers are content.
+        connection.execute("PRAGMA secure_delete = ON")
         return connection
 
     def _refuse_unusable(self) -> None:
@@ -215,14 +168,6 @@ class _Patience:
             return False
         time.sleep(random.uniform(0.0002, 0.0008))  # noqa: S311  -- spreads waiting processes, protects nothing
         return True
-
-
-class _BeginJournal:
-    """Entry 1, which gives the journal a name of its own: two ledgers never share a chain."""
-
-    def apply(self, tables: Tables, now_us: int) -> None:
-        if tables.head().seq == 0:
-            tables.append("ledger_created", {"ledger": os.urandom(16).hex(), "format": FORMAT})
 
 
 def _refuse_old_sqlite(version: str) -> None:

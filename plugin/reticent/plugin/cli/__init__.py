@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from reticent.plugin import __version__
-from reticent.plugin.cli import doctor, embedded, gateway, ledger, serve, tenants
+from reticent.plugin.cli import doctor, embedded, gateway, ledger, plan, serve, tenants
 
 __all__ = ["app", "main"]
 
@@ -20,6 +20,7 @@ app.command(
 )(serve.serve)
 app.command("gateway")(gateway.gateway)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(embedded.app, name="embedded")

@@ -9,15 +9,26 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from reticent.plugin.settings import ConfigurationError, Settings, load_settings
 
-__all__ = ["fail", "load_or_exit", "say", "stop"]
+__all__ = ["LedgerLocation", "fail", "load_or_exit", "say", "stop"]
 
 _TERM_SECONDS = 100.0
 """More than vLLM waits for its requests (--shutdown-timeout) and the surface for its own after that."""
+
+LedgerLocation = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOCATION",
+        envvar="RETICENT_LEDGER_LOCATION",
+        help="The ledger's file, or postgresql://user@host/database. Its password is better kept in a password file "
+        "(~/.pgpass) or in PGPASSWORD than in a command that others can read.",
+    ),
+]
 
 
 def say(message: str) -> None:

@@ -16,8 +16,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from reticent.accounting.audit import verify
 from reticent.accounting.certificates import Certificate, CertificateInvalid
+from reticent.accounting.ledger_errors import LedgerError
+from reticent.accounting.store.locate import verify_ledger
 from reticent.plugin.core import sensitivity_of
 from reticent.plugin.rewards_source import open_rewards
 from reticent.plugin.settings import ConfigurationError, Settings, load_settings
@@ -88,11 +89,15 @@ def _reward_head(settings: Settings) -> Iterator[Finding]:
 
 
 def _ledger(settings: Settings) -> Iterator[Finding]:
-    path = settings.ledger.path
-    if not path.exists():
-        yield Finding("ledger", False, f"{path} does not exist", f"If it is not lost: reticent ledger create {path}")
+    path, name = settings.ledger.path, settings.ledger.name
+    if path is not None and not path.exists():
+        yield Finding("ledger", False, f"{name} does not exist", f"If it is not lost: reticent ledger create {name}")
         return
-    report = verify(path)
+    try:
+        report = verify_ledger(settings.ledger.location)
+    except LedgerError as error:
+        yield Finding("ledger", False, f"{name} cannot be read: {error}", "Correct ledger.url, or what it needs.")
+        return
     what = f"{report.seq} entries, {report.scopes} scopes, {report.open_reservations} open reservations"
     if report.ok:
         yield Finding("ledger", True, what)

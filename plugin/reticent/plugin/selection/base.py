@@ -55,5 +55,8 @@ class Rule(Protocol):
     def facts(self) -> dict[str, Any]:
         """Name and every parameter: the part of the fingerprint that this rule is."""
 
+    def charging(self) -> dict[str, str | float]:
+        """How it is charged: what an auditor needs beside `facts` to compute the worst case again."""
+
     async def select(self, session: SelectionSession) -> Selection:
         """Draw, score and choose."""

@@ -31,6 +31,10 @@ class BoN:
         """Rule and parameters."""
         return {"rule": self.name, "candidates": self._candidates}
 
+    def charging(self) -> dict[str, str | float]:
+        """Nothing: no charge bounds what this tells."""
+        return {}
+
     async def select(self, session: SelectionSession) -> Selection:
         """One draw, one batch of rewards, the maximum."""
         candidates = await session.draw(self._candidates)
@@ -58,6 +62,10 @@ class ITP:
             "candidates": self._mechanism.candidates,
             "regularization": self._mechanism.regularization,
         }
+
+    def charging(self) -> dict[str, str | float]:
+        """Nothing: no charge bounds what this tells."""
+        return {}
 
     async def select(self, session: SelectionSession) -> Selection:
         """n candidates for λ*, n fresh ones for the answer, drawn together; one more base sample where none passes."""

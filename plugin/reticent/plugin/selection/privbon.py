@@ -33,12 +33,17 @@ class PrivBoN:
             candidates=candidates,
             noise_scale=noise_scale,
         )
+        self._order = order
         self.worst_case = self._mechanism.charge_rounded_up(order)
         """The charge: it is the same for every outcome."""
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters."""
         return {"rule": self.name, "candidates": self._mechanism.candidates, "noise_scale": self._mechanism.noise_scale}
+
+    def charging(self) -> dict[str, str | float]:
+        """Bounded range, at the order (`charges/privbon.py`)."""
+        return {"accounting": "bounded_range", "order": self._order}
 
     async def select(self, session: SelectionSession) -> Selection:
         """One draw of n, one batch of rewards, one noisy maximum."""

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from reticent.accounting.charges.acceptance import AcceptanceLaw
+from reticent.accounting.charges.privitp import PhaseTwoAccounting
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.noise import bernoulli_rarer, discrete_gaussian
@@ -23,22 +24,35 @@ class PrivITP:
 
     Args:
         lattice: reward scale and sensitivity.
-        mechanism: parameters and charges; its sensitivity is the lattice's.
+        mechanism: parameters and charges; its sensitivity, and its granule if it has one, are the lattice's.
         chunk: phase-2 candidates drawn at a time; doubles from chunk to chunk. Changes speed, not the law.
         order: α of the data set's ledger.
+        accounting: how phase 2 is charged; "renyi" builds its table here, at first for a configuration.
     """
 
     name = "privitp"
     private = True
 
-    def __init__(self, lattice: RewardLattice, mechanism: Mechanism, *, chunk: int, order: float) -> None:
+    def __init__(
+        self,
+        lattice: RewardLattice,
+        mechanism: Mechanism,
+        *,
+        chunk: int,
+        order: float,
+        accounting: PhaseTwoAccounting = "renyi",
+    ) -> None:
         if mechanism.sensitivity != lattice.sensitivity or mechanism.reward_max != lattice.reward_max:
             raise ValueError("the mechanism's R and Δ must be those of the lattice")
+        if mechanism.granule not in (None, float(lattice.granule)):
+            raise ValueError("the mechanism's granule must be that of the lattice")
         self._lattice = lattice
         self._mechanism = mechanism
         self._chunk = chunk
+        self._accounting: PhaseTwoAccounting = accounting
+        self._order = order
         self._phase_one = mechanism.threshold_charge_rounded_up(order)
-        self.worst_case = self._phase_one + mechanism.worst_sampling_charge_supremum_rounded_up()
+        self.worst_case = self._phase_one + mechanism.worst_sampling_charge_supremum_rounded_up(accounting, order)
         """Phase 1 and the certified supremum of phase 2 over every threshold (one-stage admission)."""
 
     def facts(self) -> dict[str, Any]:
@@ -52,6 +66,10 @@ class PrivITP:
             "reward_noise": m.reward_noise,
             "truncation": m.truncation,
         }
+
+    def charging(self) -> dict[str, str | float]:
+        """Method of phase 2, and order. The accounting names: `charges/privitp.py`."""
+        return {"accounting": self._accounting, "order": self._order}
 
     async def select(self, session: SelectionSession) -> Selection:
         """Phase 1 and the first chunk together, then chunk after chunk until one is accepted or n were looked at."""
@@ -87,4 +105,6 @@ class PrivITP:
         return bernoulli_rarer(law.log_accept(q), law.log_reject(q))
 
     def _charge(self, threshold: float, halting_time: int, *, fallback: bool) -> int:
-        return self._phase_one + self._mechanism.sampling_charge_rounded_up(threshold, halting_time, fallback)
+        return self._phase_one + self._mechanism.sampling_charge_rounded_up(
+            threshold, halting_time, fallback, self._accounting, self._order
+        )

@@ -55,7 +55,14 @@ class RuleBook:
                 )
             case "privitp":
                 mechanism = self._mechanism(candidates)
-                return PrivITP(self._lattice, mechanism, chunk=self._settings.privitp.chunk, order=self._order)
+                parameters = self._settings.privitp
+                return PrivITP(
+                    self._lattice,
+                    mechanism,
+                    chunk=parameters.chunk,
+                    order=self._order,
+                    accounting=parameters.accounting,
+                )
             case "bon":
                 return BoN(candidates=candidates)
             case "itp":
@@ -71,4 +78,5 @@ class RuleBook:
             threshold_noise=parameters.threshold_noise,
             reward_noise=parameters.reward_noise,
             truncation=parameters.truncation,
+            granule=float(self._lattice.granule),
         )

