@@ -151,10 +151,11 @@ class ClaimsContract:
     def test_many_expired_claims_are_all_erased(self, ledger: Any) -> None:
         for k in range(0, 600, 50):
             wanted = [WantedClaim(f"{k + j:064x}", BODY, 1) for j in range(50)]
-            outcomes = ledger._run_batch(
-                [Reserve(w.claim_id, (ALICE, ACME, DATASET), 0, 10**6, "o", {}, False, w) for w in wanted]
-                + [Settle(w.claim_id, 0, {}, False, b"x") for w in wanted]
-            )
+            operations: list[Any] = [
+                Reserve(w.claim_id, (ALICE, ACME, DATASET), 0, 10**6, "o", {}, False, w) for w in wanted
+            ]
+            operations += [Settle(w.claim_id, 0, {}, False, b"x") for w in wanted]
+            outcomes = ledger._run_batch(operations.copy)
             assert {type(outcome.error) for outcome in outcomes} == {type(None)}
         assert ledger.erase_expired_claims(2**62) == 600
 
@@ -201,7 +202,7 @@ class ClaimsContract:
     def test_of_one_key_in_one_transaction_the_first_wins(self, ledger: Any) -> None:
         scopes, wanted = (ALICE, ACME, DATASET), WantedClaim("a" * 64, BODY, 10**9)
         outcomes = ledger._run_batch(
-            [
+            lambda: [
                 Reserve("first", scopes, 10, 10**7, "o", {}, False, wanted),
                 Reserve("second", scopes, 10, 10**7, "o", {}, False, wanted),
                 Settle("first", 4, {}, False, b"answer"),

@@ -274,7 +274,7 @@ class LedgerContract(ClaimsContract):
 
         before = ledger.head()
         outcomes = ledger._run_batch(
-            [
+            lambda: [
                 asks("a", 300),
                 asks("too-much", 300),
                 Settle("a", 100, {}, False, None),
@@ -303,7 +303,7 @@ class LedgerContract(ClaimsContract):
     def test_a_scope_opened_and_used_in_one_transaction_is_there(self, ledger: Any) -> None:
         new = (tenant_scope("other", "t"), dataset_scope("other"))
         outcomes = ledger._run_batch(
-            [
+            lambda: [
                 OpenScope(new[0], 1.0, 0.1, 0, 10, "a"),  # too early: its parent is not there
                 OpenDataset("other", 2.0, "dp", "a"),
                 OpenScope(new[1], 1.0, 0.1, 0, 10, "a"),
@@ -323,7 +323,7 @@ class LedgerContract(ClaimsContract):
                 raise ZeroDivisionError
 
         good = Grant(ACME, 1, "more", "officer")
-        outcomes = ledger._run_batch([good, Odd(ACME, 100, "more", "officer"), good])
+        outcomes = ledger._run_batch(lambda: [good, Odd(ACME, 100, "more", "officer"), good])
         assert [type(outcome.error) for outcome in outcomes] == [type(None), ZeroDivisionError, type(None)]
         assert ledger.statement(ACME).granted == 602
 

@@ -23,6 +23,7 @@ from tests.contracts.test_ledger_contract import Clock, LedgerContract, clock
 
 psycopg = pytest.importorskip("psycopg")
 
+from reticent.accounting.store import postgres_rows  # noqa: E402
 from reticent.accounting.store.postgres import PostgresLedger  # noqa: E402
 from reticent.accounting.store.postgres_connect import Address  # noqa: E402
 from reticent.accounting.store.postgres_rows import PostgresRows  # noqa: E402
@@ -255,8 +256,9 @@ def test_a_write_waits_for_another_replica_only_so_long(emptied_postgres_url: st
     ledger = opened(emptied_postgres_url, busy_seconds=0.1)
     with psycopg.connect(emptied_postgres_url) as other:
         other.execute("SELECT * FROM reticent.journal_head FOR UPDATE")
-        with pytest.raises(errors.LedgerUnavailable, match="LockNotAvailable"):
+        with pytest.raises(errors.LedgerUnavailable, match="LockNotAvailable") as caught:
             ledger.reserve("r", ROOT, 10, lease_seconds=60, owner="o")
+        assert caught.value.outcome == "nothing_written"
         assert ledger.statement(ROOT).reserved == 0
     assert ledger.reserve("r", ROOT, 10, lease_seconds=60, owner="o").worst_case == 10
     ledger.close()
@@ -304,11 +306,74 @@ def test_a_commit_that_never_arrived_wrote_nothing(
         return execute(query, *rest)
 
     monkeypatch.setattr(writer, "execute", end_first)
-    with pytest.raises(errors.LedgerUnavailable, match="nothing was written"):
+    with pytest.raises(errors.LedgerUnavailable, match="nothing was written") as caught:
         made.reserve("r", ROOT, 10, lease_seconds=60, owner="o")
+    assert caught.value.outcome == "nothing_written"
     with pytest.raises(errors.UnknownReservation):
         made.reservation("r")
     assert made.reserve("r", ROOT, 10, lease_seconds=60, owner="o").worst_case == 10
+
+
+def test_a_connection_lost_before_the_commit_wrote_nothing_and_psycopg_says_nothing_beside(
+    made: PostgresLedger, emptied_postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = PostgresRows.write
+
+    def end_first(rows: PostgresRows, changes: Any) -> None:
+        run(emptied_postgres_url, f"SELECT pg_terminate_backend({backend(made)}, 5000)")
+        write(rows, changes)
+
+    monkeypatch.setattr(PostgresRows, "write", end_first)
+    with pytest.raises(errors.LedgerUnavailable) as caught:
+        made.reserve("r", ROOT, 10, lease_seconds=60, owner="o")
+    assert caught.value.outcome == "nothing_written"
+    assert [record for record in caplog.records if record.name.startswith("psycopg")] == []
+    monkeypatch.undo()
+    assert made.reserve("r", ROOT, 10, lease_seconds=60, owner="o").state == "open"
+
+
+def test_the_twin_that_uses_psycopgs_pipeline_as_it_is_logs_a_warning(
+    made: PostgresLedger, emptied_postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = made._writer
+    assert writer is not None
+    ended = backend(made)
+
+    def ask() -> None:
+        with writer.pipeline():
+            run(emptied_postgres_url, f"SELECT pg_terminate_backend({ended}, 5000)")
+            writer.execute("SELECT 1").fetchall()
+
+    with pytest.raises(psycopg.OperationalError):
+        ask()
+    assert any("error ignored terminating" in record.message for record in caplog.records)
+
+
+def test_a_refusal_is_as_durable_as_what_it_rests_on(made: PostgresLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the connection ends while a refusal is committed, what was read is looked up like what was written."""
+    made.reserve("r", ROOT, 10, lease_seconds=60, owner="o")
+    made.settle("r", 3)
+    looked_up: list[JournalHead] = []
+    look_up = made._look_up
+
+    def remember(last: JournalHead) -> None:
+        looked_up.append(last)
+        look_up(last)
+
+    monkeypatch.setattr(made, "_look_up", remember)
+    writer = made._writer
+    assert writer is not None
+    execute = writer.execute
+
+    def lose(query: Any, *rest: Any) -> Any:
+        if query == "COMMIT":
+            writer.close()
+        return execute(query, *rest)
+
+    monkeypatch.setattr(writer, "execute", lose)
+    with pytest.raises(errors.AlreadySettled):
+        made.settle("r", 3)
+    assert looked_up == [made.head()]
 
 
 def test_a_server_that_lost_commits_is_refused(made: PostgresLedger, emptied_postgres_url: str) -> None:
@@ -365,7 +430,8 @@ def test_a_writer_without_the_heads_lock_is_caught(made: PostgresLedger, emptied
     together = threading.Barrier(2)
 
     class Unlocked(PostgresRows):
-        LOCK_HEAD = "SELECT seq, hash FROM journal_head"
+        QUEUE = "SELECT 1"
+        LOCK_HEAD = PostgresRows.LOCK_HEAD.replace(" FOR UPDATE", "")
 
         def write(self, changes: Any) -> None:
             together.wait(timeout=10)
@@ -391,6 +457,26 @@ def test_a_writer_without_the_heads_lock_is_caught(made: PostgresLedger, emptied
     assert sorted(outcomes) == ["UniqueViolation", "open"]
     assert made.statement(ROOT).reserved == 70
     assert made.verify().ok
+
+
+def test_a_settlement_whose_reservation_was_made_elsewhere_reads_its_scopes(
+    made: PostgresLedger, emptied_postgres_url: str
+) -> None:
+    other = PostgresLedger(emptied_postgres_url)
+    other.reserve("r", ROOT, 10, lease_seconds=60, owner="o")
+    assert "r" in other._known
+    assert "r" not in made._known
+    assert made.settle("r", 4).charge == 4
+    assert other.statement(ROOT).spent == 4
+    other.close()
+
+
+def test_what_is_known_of_reservations_is_bounded(made: PostgresLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_rows, "_MOST_KNOWN", 3)
+    for k in range(5):
+        made.reserve(f"r{k}", ROOT, 1, lease_seconds=60, owner="o")
+    assert list(made._known) == ["r2", "r3", "r4"]
+    assert made.settle("r0", 1).charge == 1
 
 
 # Locations

@@ -19,11 +19,13 @@ from fastapi import FastAPI
 
 from reticent.accounting.calibration import Plan as CalibrationPlan
 from reticent.accounting.calibration import Schedule, Site, SiteBatch, Transcript, make_release
+from reticent.accounting.calibration.subgroup import SUBGROUP_FACT, Subgroup
 from reticent.accounting.certificates import Certificate, issue
 from reticent.accounting.fingerprint import Fingerprint
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.ledger import Statement, user_scope
 from reticent.plugin.app import create_app
+from reticent.plugin.certificate_files import CertificateFiles
 from reticent.plugin.core import Core, sensitivity_of
 from reticent.plugin.facts import request_facts, server_facts
 from reticent.plugin.handler import Answer
@@ -181,6 +183,7 @@ def certificate(
         loss="wrong answer",
         score="self_consistency",
         fingerprint=Fingerprint(facts),
+        subgroup=Subgroup(facts[SUBGROUP_FACT], (facts[SUBGROUP_FACT],)) if SUBGROUP_FACT in facts else None,
     )
     transcript = Transcript(plan)
     for site in ("north", "south"):
@@ -260,9 +263,9 @@ def make_world(
     source, rewards = source or FakeSource(), rewards or FakeRewards()
     rewards.events = events = source.events
     ledger = RecordingLedger(settings.ledger.path, events)
-    core = Core(
-        settings, source=source, rewards=rewards, ledger=ledger, head=make_head(), certificates=tuple(certificates)
-    )
+    files = CertificateFiles(settings.gate.certificates, certificates)
+    files.refresh()
+    core = Core(settings, source=source, rewards=rewards, ledger=ledger, head=make_head(), certificates=files)
     return World(settings, core, create_app(core), source, rewards, ledger, events)
 
 

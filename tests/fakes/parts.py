@@ -48,6 +48,7 @@ class FakeSource:
         self.prompts: list[Prompt] = []
         self.sampled: list[SamplingParameters] = []
         self.bare: tuple[float, ...] = (-2.0, -2.0)
+        self.told: tuple[float, ...] = (-0.5, -0.25)
         self.problem: BaseException | None = None
         self.closed = False
 
@@ -72,6 +73,10 @@ class FakeSource:
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         self.events.append("bare pass")
         return self.bare if prompt.bare_messages is not None else ()
+
+    async def score_with_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
+        self.events.append("forced pass")
+        return self.told
 
     async def check(self) -> None:
         if self.problem is not None:
@@ -132,6 +137,7 @@ class RecordingLedger(SqliteLedger):
         self.events = events
         self.broken: dict[str, Exception] = {}
         self.after: dict[str, Exception] = {}
+        self.again: dict[str, Exception] = {}
         self.slow: Callable[[str], None] = lambda operation: None
 
     def _tell(self, operation: str) -> None:
@@ -141,6 +147,8 @@ class RecordingLedger(SqliteLedger):
         self.events.append(operation)
 
     def _told(self, operation: str) -> None:
+        if operation in self.again:
+            self.broken[operation] = self.again[operation]
         if operation in self.after:
             raise self.after[operation]
 

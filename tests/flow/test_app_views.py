@@ -76,7 +76,10 @@ def test_the_other_routes_answer(tmp_path: Path) -> None:
             models = (await client.get("/v1/models")).json()
             assert [m["id"] for m in models["data"]] == [MODEL]
             shown = (await client.get("/v1/reticent/certificate")).json()["data"]
-            assert shown == json.loads(json.dumps([certified.declaration()]))
+            assert len(shown) == 1
+            declared = json.loads(json.dumps(certified.declaration()))
+            assert {name: shown[0][name] for name in declared} == declared
+            assert (shown[0]["status"], shown[0]["differs"]) == ("accepting", [])
             assert (await client.get("/health")).json() == {"status": "ok"}
             assert (await client.get("/ready")).json()["status"] == "ready"
             w.rewards.healthy = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import itertools
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from reticent.plugin.core import load_certificates
 from reticent.plugin.gate import Gate
 from reticent.rewards.errors import ScoreDependsOnRewards
 from reticent.rewards.scores import Blend, Need, ScoreInputs, SelfConsistency
@@ -68,12 +67,34 @@ def test_an_integer_is_not_the_float_of_the_same_size() -> None:
     assert verdict.reason == "fingerprint_mismatch"
 
 
-def test_of_several_certificates_the_fitting_one_that_still_holds_is_taken() -> None:
-    other, old, new = certificate(OTHER), certificate(FACTS, lifetime=timedelta(days=2)), certificate(FACTS)
-    later = datetime.now(UTC) + timedelta(days=10)
-    assert gate(other, old, new, at=later).judge(FACTS, 1.0).certificate is new
-    assert gate(other, old, new).judge(FACTS, 1.0).certificate is old
-    assert gate(other, old, at=later).judge(FACTS, 1.0).reason == "certificate_expired"
+def test_of_several_certificates_the_youngest_calibration_that_still_holds_is_taken() -> None:
+    other, short = certificate(OTHER), certificate(FACTS, age=timedelta(hours=1), lifetime=timedelta(days=2))
+    long = certificate(FACTS, age=timedelta(days=3))
+    now, later = datetime.now(UTC), datetime.now(UTC) + timedelta(days=10)
+    for order in itertools.permutations((other, short, long)):
+        assert gate(*order, at=now).judge(FACTS, 1.0).certificate is short
+        assert gate(*order, at=later).judge(FACTS, 1.0).certificate is long
+    assert gate(other, short, at=later).judge(FACTS, 1.0).reason == "certificate_expired"
+
+
+def test_the_youngest_holds_even_where_it_accepts_less() -> None:
+    old = certificate(FACTS, thresholds=(0.2, 0.5, 0.8), age=timedelta(days=3))
+    young = certificate(FACTS, thresholds=(0.2, 0.6, 0.8), age=timedelta(days=1))
+    assert (old.threshold, young.threshold) == (0.5, 0.6)
+    assert gate(old, young).judge(FACTS, 0.55).reason == "score_below_threshold"
+
+
+def test_a_certificate_that_is_replaced_while_a_request_is_judged_does_not_mix_with_the_new_one() -> None:
+    old, new = certificate(FACTS), certificate(OTHER)
+
+    def replacing() -> datetime:
+        judging.install([new])  # As another task would, while this one looks at the clock.
+        return datetime.now(UTC)
+
+    judging = Gate(SelfConsistency(), [old], replacing)
+    first = judging.judge(FACTS, 1.0)
+    assert (first.accepted, first.certificate) == (True, old)
+    assert judging.judge(FACTS, 1.0).reason == "fingerprint_mismatch"
 
 
 def test_a_mismatch_is_told_against_the_nearest_certificate() -> None:
@@ -121,27 +142,3 @@ def test_a_score_is_computed_beside_the_event_loop_and_not_in_it(tmp_path: Path)
     run(story())
     assert len(NotesItsThread.threads) == 1
     assert threading.get_ident() not in NotesItsThread.threads
-
-
-def test_certificates_that_cannot_be_used_are_left_out_and_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    good, spoilt, old = tmp_path / "good.json", tmp_path / "spoilt.json", tmp_path / "old.json"
-    certificate(FACTS).save(good)
-    text = good.read_text()
-    spoilt.write_text(text.replace('"target_risk":0.3', '"target_risk":0.2'))
-    certificate(FACTS, age=timedelta(days=5), lifetime=timedelta(days=2)).save(old)
-    with caplog.at_level(logging.ERROR, "reticent"):
-        found = load_certificates([spoilt, tmp_path / "missing.json", old, good])
-    assert [c.digest for c in found] == [certificate_digest(old), certificate_digest(good)]
-    reported = "\n".join(record.getMessage() for record in caplog.records)
-    for name in ("spoilt.json", "missing.json", "old.json"):
-        assert name in reported
-    assert "good.json" not in reported
-    assert gate(*found).judge(FACTS, 1.0).accepted
-
-
-def certificate_digest(path: Path) -> str:
-    from reticent.accounting.certificates import Certificate
-
-    return Certificate.load(path).digest

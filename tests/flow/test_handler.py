@@ -229,7 +229,9 @@ def test_a_closed_ledger_gives_503(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [LedgerUnavailable("disk full"), AlreadyForfeited("request-1", 5)], ids=["unavailable", "forfeited"]
+    "error",
+    [LedgerUnavailable("disk full", "nothing_written"), AlreadyForfeited("request-1", 5)],
+    ids=["unavailable", "forfeited"],
 )
 def test_a_failed_settlement_lets_no_answer_leave(tmp_path: Path, error: Exception) -> None:
     async def story() -> None:
@@ -248,7 +250,8 @@ def test_a_settlement_of_unknown_outcome_lets_no_answer_leave_and_is_booked_once
 ) -> None:
     async def story() -> None:
         async with world(tmp_path, HALF) as w:
-            w.ledger.after["settle"] = LedgerUnavailable("no answer from the disk")
+            w.ledger.after["settle"] = LedgerUnavailable("no answer from the disk", "unknown")
+            w.ledger.again["settle"] = LedgerUnavailable("disk full", "nothing_written")
             with pytest.raises(Unavailable):
                 await w.answer()
             assert w.events[-2:] == ["settle", "forfeit"]

@@ -147,9 +147,11 @@ def test_a_failure_after_rewards_is_not_repeated_under_the_same_key(tmp_path: Pa
 def test_a_settlement_of_unknown_outcome_that_was_written_is_answered_from_the_record(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path, OBSERVE) as made:
-            made.ledger.after["settle"] = LedgerUnavailable("the connection broke after the commit")
+            made.ledger.after["settle"] = LedgerUnavailable("the connection broke after the commit", "unknown")
+            made.ledger.again["settle"] = LedgerUnavailable("no connection", "nothing_written")
             error_of(await _post(made), 503, "unavailable")
-            del made.ledger.after["settle"]
+            made.ledger.after.clear()
+            made.ledger.broken.clear()
             again = await _post(made)
             assert again.status_code == 200
             assert again.headers["idempotent-replayed"] == "true"

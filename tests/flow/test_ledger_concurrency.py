@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 
 from reticent.accounting.ledger import dataset_scope, tenant_scope, user_scope
 from reticent.accounting.ledger_errors import BudgetExhausted, LedgerUnavailable
-from reticent.accounting.store import SqliteLedger
+from reticent.accounting.store import SqliteLedger, sqlite
+from reticent.accounting.store.commit import GroupCommitter, Outcome
+from reticent.accounting.store.operations import Settle
 from reticent.accounting.store.rows import Changes
 from reticent.accounting.store.sqlite_rows import SqliteRows
 
@@ -146,14 +149,20 @@ def test_one_reservation_is_settled_by_one_of_16_threads(tmp_path: Path) -> None
 
 
 def test_32_threads_share_transactions_and_each_gets_its_own_outcome(tmp_path: Path) -> None:
-    """While one writes, 32 come; then they are written together, refused ones among them."""
+    """While one waits for the store, 32 come; then all are written together, refused ones among them."""
     ledger = new_ledger(tmp_path / "ledger.db", user=20 * 7)
     batches: list[int] = []
     run = ledger._committer._run_batch
 
-    def counted(operations: list[Any]) -> list[Any]:
-        batches.append(len(operations))
-        return run(operations)
+    def counted(take: Callable[[], list[Any]]) -> list[Any]:
+        batches.append(-1)
+
+        def take_and_count() -> list[Any]:
+            taken = take()
+            batches[-1] = len(taken)
+            return taken
+
+        return run(take_and_count)
 
     ledger._committer._run_batch = counted
     outcomes: dict[int, str] = {}
@@ -167,14 +176,14 @@ def test_32_threads_share_transactions_and_each_gets_its_own_outcome(tmp_path: P
     blocker = threading.Thread(target=work, args=(99,))
     with ledger._write_lock:
         blocker.start()
-        wait_until(lambda: batches == [1])
+        wait_until(lambda: batches == [-1])  # it has begun, and has taken nothing yet
         threads = [threading.Thread(target=work, args=(k,)) for k in range(32)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(ledger._committer._waiting) == 32)
+        wait_until(lambda: len(ledger._committer._waiting) == 33)
     for thread in (blocker, *threads):
         thread.join()
-    assert batches == [1, 32]
+    assert batches == [33]
     assert sorted(outcomes.values()) == sorted(
         [f"o-{k}" for k in outcomes if outcomes[k] == f"o-{k}"] + ["7 of 0"] * 13
     )
@@ -188,7 +197,7 @@ def test_a_failed_commit_fails_every_call_that_shared_it_and_leaves_nothing(
 ) -> None:
     ledger = new_ledger(tmp_path / "ledger.db")
     before = (ledger.head(), ledger.list_scopes())
-    errors: list[BaseException] = []
+    errors: list[LedgerUnavailable] = []
 
     def work(k: int) -> None:
         try:
@@ -204,11 +213,85 @@ def test_a_failed_commit_fails_every_call_that_shared_it_and_leaves_nothing(
     monkeypatch.setattr(SqliteRows, "write", failing)
     in_threads(16, work)
     assert len(errors) == len({id(error) for error in errors}) == 16
+    assert {error.outcome for error in errors} == {"nothing_written"}
     assert (ledger.head(), ledger.list_scopes(), ledger.open_reservations()) == (*before, ())
     monkeypatch.undo()
     work(0)
     assert (len(errors), ledger.reservation("r-0").state) == (16, "open")
     ledger.close()
+
+
+def test_a_commit_that_fails_is_of_unknown_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db")
+
+    def failing(writer: apsw.Connection) -> None:
+        writer.set_commit_hook(lambda: True)  # SQLite then ends the COMMIT with an error
+        try:
+            commit(writer)
+        finally:
+            writer.set_commit_hook(None)
+
+    commit = sqlite._commit
+    monkeypatch.setattr(sqlite, "_commit", failing)
+    with pytest.raises(LedgerUnavailable, match="unknown outcome") as caught:
+        ledger.reserve("r", USER, 7, lease_seconds=60, owner="o")
+    assert caught.value.outcome == "unknown"
+    monkeypatch.undo()
+    assert ledger.reserve("r", USER, 7, lease_seconds=60, owner="o").state == "open"
+    assert ledger.verify().ok
+    ledger.close()
+
+
+def test_a_store_that_cannot_begin_fails_all_who_wait_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one after the other, each after a wait of its own."""
+    ledger = new_ledger(tmp_path / "ledger.db")
+    begun: list[int] = []
+
+    @contextmanager
+    def unavailable() -> Iterator[None]:
+        begun.append(1)
+        wait_until(lambda: len(ledger._committer._waiting) == 8)
+        if begun:
+            raise LedgerUnavailable("locked", "nothing_written")
+        yield
+
+    monkeypatch.setattr(ledger, "_writing", unavailable)
+    outcomes: list[str] = []
+
+    def work(k: int) -> None:
+        try:
+            ledger.reserve(f"r-{k}", USER, 7, lease_seconds=60, owner="o")
+        except LedgerUnavailable as error:
+            outcomes.append(error.outcome)
+
+    in_threads(8, work)
+    assert begun == [1]
+    assert outcomes == ["nothing_written"] * 8
+    ledger.close()
+
+
+def test_recorded_answers_of_one_transaction_are_bounded() -> None:
+    """Nine of a mebibyte each are at most eight together, in their order; a small one that came later waits too."""
+    batches: list[int] = []
+    answers = [b"x" * 2**20] * 9 + [b"x"]
+
+    def run(take: Callable[[], list[Any]]) -> list[Outcome[Any]]:
+        if not batches:
+            wait_until(lambda: len(committer._waiting) == len(answers))
+        taken = take()
+        batches.append(len(taken))
+        return [Outcome(None, None) for _ in taken]
+
+    committer = GroupCommitter(run)
+    threads = []
+    for k, answer in enumerate(answers):
+        operation = Settle(f"r-{k}", 0, {}, False, answer)
+        threads.append(threading.Thread(target=committer.submit, args=(operation,)))
+        threads[k].start()
+        wait_until(lambda: k + 1 == len(answers) or len(committer._waiting) == k + 1)  # noqa: B023  -- called at once
+    for thread in threads:
+        thread.join()
+    assert batches == [8, 2]
 
 
 def test_a_writer_that_is_interrupted_passes_the_lead_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,14 +185,34 @@ def test_an_outcome_that_nobody_can_tell_is_called_unknown(
         return execute(query, *rest)  # type: ignore[call-overload]
 
     monkeypatch.setattr(writer, "execute", kill_first)
-    with pytest.raises(errors.LedgerUnavailable, match="unknown outcome"):
+    with pytest.raises(errors.LedgerUnavailable, match="unknown outcome") as caught:
         ledger.reserve("r", USER, 1, lease_seconds=60, owner="o")
+    assert caught.value.outcome == "unknown"
     with pytest.raises(errors.LedgerUnavailable):
         ledger.statement(USER)
     own_server.start()
     assert ledger.reserve("r", USER, 1, lease_seconds=60, owner="o").state == "open"
     assert ledger.verify().findings == ()
     ledger.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_server_that_is_gone_leaves_nothing_behind(postgres_binaries: Path, killed: bool) -> None:
+    with running_server(postgres_binaries) as server:
+        assert server.process is not None
+        pid = server.process.pid
+        shared = int((server.data / "postmaster.pid").read_text().splitlines()[6].split()[1])
+        assert shared in shared_memory()
+        if killed:
+            server.kill()
+    assert not server.folder.exists()
+    assert not Path(f"/proc/{pid}").exists()
+    assert shared not in shared_memory()
+
+
+def shared_memory() -> set[int]:
+    """Ids of the machine's System V segments."""
+    return {int(line.split()[1]) for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
 
 
 @pytest.mark.simulation

@@ -106,6 +106,8 @@ def test_the_limit_is_printed_beside_what_is_reached() -> None:
     assert found["limit"]["queries_low"] <= found["limit"]["queries_high"]
     assert found["limit"]["ratio"] == pytest.approx(found["queries"]["renyi"] / found["limit"]["queries_high"])
     assert 0.88 <= found["limit"]["ratio"] <= 1.0
+    assert found["unclamped_limit"]["queries_high"] < found["limit"]["queries_low"]
+    assert found["unclamped_limit"]["ratio"] >= 0.88
     assert "privbon ÷ limit: 0.9" in invoke(*PRIVBON, "--limit").stdout
 
 

@@ -236,7 +236,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def commit_together(self, together: list[Call]) -> Any:
         """One transaction of many operations does what they would do one after the other."""
         expected = [call(self.model) for call, _ in together]
-        outcomes = self.ledger._run_batch([operation for _, operation in together])
+        outcomes = self.ledger._run_batch(lambda: [operation for _, operation in together])
         assert [None if o.error is None else type(o.error) for o in outcomes] == expected
         return multiple(*sorted({o.value.reservation_id for o in outcomes if o.value is not None}))
 

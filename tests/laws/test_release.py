@@ -24,6 +24,7 @@ from reticent.accounting.calibration import (
     make_release,
 )
 from reticent.accounting.calibration.aggregate import mixture_transfer
+from reticent.accounting.calibration.recruitment import Recruitment
 from reticent.accounting.calibration.schedule import (
     Design,
     NeverFiresError,
@@ -254,10 +255,13 @@ def test_any_change_of_a_plan_changes_its_digest() -> None:
         "alpha_risk": 0.044,
         "alpha_acceptance": 0.004,
         "max_unfilled": 0.01,
+        "recruitment": Recruitment("largest_deficit"),
+        "rule": "fed_src_c",
     }
-    assert changes.keys() | {"rule"} == {f.name for f in dataclasses.fields(Plan)}
+    assert changes.keys() | {"release", "subgroup"} == {f.name for f in dataclasses.fields(Plan)}
     digests = {dataclasses.replace(plan, **{name: value}).digest for name, value in changes.items()}  # type: ignore[arg-type]
-    assert len(digests | {plan.digest}) == len(changes) + 1
+    digests.add(dataclasses.replace(plan, release="count_error", noise_scale=plan.noise_scale + 1.0).digest)
+    assert len(digests | {plan.digest}) == len(changes) + 2
 
 
 @pytest.mark.parametrize(

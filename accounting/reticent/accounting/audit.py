@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from reticent.accounting.audit_errors import UnreadableLedger
 from reticent.accounting.audit_replay import Books, Impossible
-from reticent.accounting.audit_sqlite import UnreadableFileError, read_sqlite
+from reticent.accounting.audit_sqlite import read_sqlite
 
 __all__ = ["Finding", "Report", "Source", "audit", "verify"]
 
@@ -99,7 +100,7 @@ def verify(path: str | os.PathLike[str], *, anchor: tuple[int, str] | None = Non
     try:
         with read_sqlite(Path(path)) as source:
             auditing.read(source)
-    except UnreadableFileError as error:
+    except UnreadableLedger as error:
         auditing.find("file", str(error))
     return auditing.report()
 

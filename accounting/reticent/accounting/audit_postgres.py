@@ -12,8 +12,9 @@ from typing import Any, Final, cast
 import psycopg
 
 from reticent.accounting.audit import Finding, Report, audit
+from reticent.accounting.audit_errors import UnreadableLedger
 
-__all__ = ["PostgresSource", "UnreadableDatabase", "read_postgres", "verify"]
+__all__ = ["PostgresSource", "read_postgres", "verify"]
 
 _SCHEMA: Final = "reticent"
 _VERSIONS: Final = ("0001",)
@@ -36,10 +37,6 @@ _SETTINGS: Final = {
     "enable_bitmapscan": "off",
     "statement_timeout": "0",
 }
-
-
-class UnreadableDatabase(Exception):  # noqa: N818  -- a finding, not a failure
-    """The database cannot be reached or read; says why, without a password."""
 
 
 class PostgresSource:
@@ -77,13 +74,13 @@ class PostgresSource:
 
 @contextmanager
 def read_postgres(url: str) -> Iterator[PostgresSource]:
-    """The ledger at `url`; `UnreadableDatabase` where it cannot be reached or read, also later, in the block."""
+    """The ledger at `url`; `UnreadableLedger` where it cannot be reached or read, also later, in the block."""
     try:
         connection = psycopg.connect(url, application_name="reticent-audit")
     except psycopg.ProgrammingError:
-        raise UnreadableDatabase("the URL is not one of PostgreSQL") from None  # what psycopg says quotes from it
+        raise UnreadableLedger("the URL is not one of PostgreSQL") from None  # what psycopg says quotes from it
     except psycopg.Error as error:
-        raise UnreadableDatabase(f"cannot be reached: {_without_password(url, str(error))}") from None
+        raise UnreadableLedger(f"cannot be reached: {_without_password(url, str(error))}") from None
     try:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
@@ -92,7 +89,7 @@ def read_postgres(url: str) -> Iterator[PostgresSource]:
         yield PostgresSource(connection)
     except psycopg.Error as error:
         said = error.diag.message_primary or str(error)
-        raise UnreadableDatabase(f"cannot be read: {type(error).__name__}: {said}") from None
+        raise UnreadableLedger(f"cannot be read: {type(error).__name__}: {said}") from None
     finally:
         connection.close()
 
@@ -105,7 +102,7 @@ def verify(url: str, *, anchor: tuple[int, str] | None = None) -> Report:
     try:
         with read_postgres(url) as source:
             return audit(source, anchor=anchor)
-    except UnreadableDatabase as error:
+    except UnreadableLedger as error:
         unread = (Finding("database", str(error)),)
         return Report(seq=0, hash="0" * 64, datasets=0, scopes=0, reservations=0, open_reservations=0, findings=unread)
 

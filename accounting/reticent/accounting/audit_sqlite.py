@@ -9,7 +9,9 @@ from typing import Any, Final, cast
 
 import apsw
 
-__all__ = ["SqliteSource", "UnreadableFileError", "read_sqlite"]
+from reticent.accounting.audit_errors import UnreadableLedger
+
+__all__ = ["SqliteSource", "read_sqlite"]
 
 _SCHEMAS: Final = (1, 2)
 _TABLES: Final = {
@@ -20,10 +22,6 @@ _TABLES: Final = {
 }
 # What schema 1 did not have, as the journal of such a ledger says it.
 _SINCE_2: Final[dict[str, dict[str, Any]]] = {"scopes": {"unprotected": 0}, "reservations": {"claim": None}}
-
-
-class UnreadableFileError(Exception):
-    """The file cannot be opened or read; says why."""
 
 
 class SqliteSource:
@@ -61,17 +59,17 @@ class SqliteSource:
 
 @contextmanager
 def read_sqlite(path: Path) -> Iterator[SqliteSource]:
-    """The ledger at ``path``; ``UnreadableFileError`` where SQLite cannot open or read it, also later, in the block."""
+    """The ledger at ``path``; ``UnreadableLedger`` where SQLite cannot open or read it, also later, in the block."""
     # Read-only, and without SQLITE_OPEN_CREATE: an audit never makes a file.
     try:
         connection = apsw.Connection(str(path.absolute()), flags=apsw.SQLITE_OPEN_READONLY)
     except apsw.Error as error:
-        raise UnreadableFileError(f"cannot be opened: {error}") from error
+        raise UnreadableLedger(f"cannot be opened: {error}") from error
     try:
         connection.set_busy_timeout(30_000)
         connection.execute("BEGIN")
         yield SqliteSource(connection)
     except (apsw.Error, UnicodeError) as error:
-        raise UnreadableFileError(f"cannot be read: {error}") from error
+        raise UnreadableLedger(f"cannot be read: {error}") from error
     finally:
         connection.close()

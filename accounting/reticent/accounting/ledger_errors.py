@@ -8,6 +8,8 @@ responses: the amounts left in a data set's scope, for one, tell what other tena
 
 from __future__ import annotations
 
+from typing import Literal
+
 __all__ = [
     "AlreadyForfeited",
     "AlreadyReleased",
@@ -34,7 +36,11 @@ __all__ = [
     "UnknownReservation",
     "UnknownScope",
     "UnsupportedSqlite",
+    "WriteOutcome",
 ]
+
+WriteOutcome = Literal["nothing_written", "unknown"]
+"""What is known of a write that failed."""
 
 
 class LedgerError(Exception):
@@ -200,29 +206,43 @@ class AnswerLost(LedgerError):
 class LedgerUnavailable(LedgerError):
     """The store cannot be used now: locked for too long, closed, or a failed read or write.
 
-    Whether a write took effect is unknown. Both outcomes are safe when the caller goes on as if it had not:
-    a reservation nobody knows of is forfeited when its lease ends, and an answer whose settlement is
-    unknown is not released (a second ``settle`` then tells which it was).
+    ``outcome`` says whether the call took effect: ``"nothing_written"`` where the store knows that it did not, and
+    ``"unknown"`` where a commit was begun and nobody can tell. Going on as if nothing had been written is safe either
+    way: a reservation nobody knows of is forfeited when its lease ends, and an answer whose settlement is unknown is
+    not released (a second ``settle`` then tells which it was).
     """
+
+    outcome: WriteOutcome = "unknown"
+
+    def __init__(self, text: str, outcome: WriteOutcome | None = None) -> None:
+        super().__init__(text)
+        if outcome is not None:
+            self.outcome = outcome
 
 
 class LedgerMissing(LedgerUnavailable):
     """There is no file at the path, and the caller did not ask for a new ledger."""
 
+    outcome = "nothing_written"
+
 
 class NotALedger(LedgerUnavailable):
     """The file is a database, but not a ledger of this package."""
 
+    outcome = "nothing_written"
+
 
 class LedgerDamaged(LedgerUnavailable):
     """The file's tables, triggers or indexes are not those that the migrations make."""
+
+    outcome = "nothing_written"
 
 
 class UnsupportedSqlite(LedgerUnavailable):
     """The SQLite library is older than the first one that is safe with several writing processes."""
 
     def __init__(self, found: str, needed: str) -> None:
-        super().__init__(f"SQLite {found} is too old, {needed} or newer is needed")
+        super().__init__(f"SQLite {found} is too old, {needed} or newer is needed", "nothing_written")
         self.found = found
         self.needed = needed
 
@@ -231,6 +251,6 @@ class SchemaTooNew(LedgerUnavailable):
     """The file was written by a newer version of this package."""
 
     def __init__(self, found: int, known: int) -> None:
-        super().__init__(f"the ledger has schema {found}, this version knows {known}")
+        super().__init__(f"the ledger has schema {found}, this version knows {known}", "nothing_written")
         self.found = found
         self.known = known

@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +27,14 @@ from reticent.accounting.filter import PrivacyFilter
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.ledger import ClaimRequest, Ledger, Reservation, Statement, dataset_scope
 from reticent.accounting.ledger_errors import (
+    AlreadySettled,
     AnswerLost,
     AnswerPending,
     AnswerRecorded,
     BudgetExhausted,
     DatasetConflict,
     KeyReused,
+    LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
     ReservationClosed,
@@ -52,6 +55,8 @@ T = TypeVar("T")
 _THREADS = 32
 """Calls that may wait for the ledger at once. It makes the writes of all that wait durable together."""
 _SWEEP_SECONDS = 5.0
+_SETTLE_AGAIN_AFTER = (0.1, 0.5)
+"""Pauses, in seconds, before a settlement that failed is tried again."""
 
 
 @dataclass(eq=False)
@@ -78,6 +83,7 @@ class Accounts:
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ledger")
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+        self._held: set[str] = set()  # ids of requests that a reservation is being made for, or was given to
         self._sweeper: asyncio.Task[None] | None = None
         self._users: set[str] = set()
         self._user_count: Counter[str] = Counter()
@@ -123,7 +129,18 @@ class Accounts:
             Forbidden: a new user, and the tenant has as many as it may.
             Conflict: the plan's idempotency key is in use.
             Unavailable: the ledger cannot be written.
+            ValueError: a request with this id is being answered; its reservation is not for two.
         """
+        if request_id in self._held:
+            raise ValueError("a request with this id is being answered")
+        self._held.add(request_id)
+        try:
+            return await self._reserve(plan, request_id)
+        except BaseException:
+            self._held.discard(request_id)
+            raise
+
+    async def _reserve(self, plan: Plan, request_id: str) -> Reservation:
         if plan.scope not in self._users:
             await self._open_user(plan)
         # What an auditor needs to compute the worst case again. PrivITP's threshold is not there: it is never written.
@@ -174,11 +191,21 @@ class Accounts:
 
         `recording` is what the plan's idempotency key is answered with from then on, None where it has no key.
         Where only that reading fails, there are none: the answer is paid for, and is not thrown away for it.
+
+        Giving up costs the worst case and the answer, so a settlement that the ledger could not take is tried a few
+        times, while the lease lasts.
+
+        Raises:
+            ReservationClosed: the reservation was closed by another: this answer is not paid for.
+            ValueError: the reservation is another server's.
+            Unavailable: the ledger cannot be written, or nobody can tell whether the charge was.
         """
         details: dict[str, str | int | float] = {"outcome": outcome, "fallback": int(selection.fallback)}
         if selection.halting_time is not None:
             details["halting_time"] = selection.halting_time
-        await self._call(
+        await self._settle(
+            reservation,
+            selection.charge,
             partial(
                 self._ledger.settle,
                 reservation.reservation_id,
@@ -186,12 +213,41 @@ class Accounts:
                 details=details,
                 unprotected=not plan.rule.private,
                 answer=recording,
-            )
+            ),
         )
+        self._held.discard(reservation.reservation_id)
         try:
             return await self.statements(reservation.scope_ids[0])
         except (LedgerError, Unavailable):
             return ()
+
+    async def _settle(self, reservation: Reservation, charge: int, settle: Callable[[], Reservation]) -> None:
+        """Return once this very settlement is known to be durable.
+
+        After a try of unknown outcome, the ledger may answer that the reservation is settled. That was this try, since
+        nobody else settles it: only its owner does, which is this process (the ledger gives a reservation to the owner
+        that made it only), and `reserve` has given it to this request only. The charge must be the same as well.
+        """
+        if reservation.owner != self._owner:
+            raise ValueError("a reservation is settled by its owner")
+        unknown = False
+        for pause in (*_SETTLE_AGAIN_AFTER, None):
+            try:
+                await self._run(settle)
+            except LedgerUnavailable as error:
+                unknown = unknown or error.outcome == "unknown"
+                late = time.time_ns() // 1000 >= reservation.expires_us
+                if pause is None or late or isinstance(error, LedgerDamaged):
+                    log.error("reservation %s is not settled: %s", reservation.reservation_id, _told(error))
+                    raise Unavailable("The privacy ledger is not available.") from None
+                log.warning("a settlement is tried again in %g s: %s", pause, _told(error))
+                await asyncio.sleep(pause)
+            except AlreadySettled as settled:
+                if unknown and settled.charge == charge:
+                    return
+                raise
+            else:
+                return
 
     async def abandon(self, reservation: Reservation, *, rewards_asked: bool, reason: str) -> None:
         """Give up a request: release the reservation if no reward was asked for, else forfeit the worst case.
@@ -201,15 +257,19 @@ class Accounts:
         identifier = reservation.reservation_id
         try:
             if rewards_asked:
-                await self._call(partial(self._ledger.forfeit, identifier, reason=reason))
+                await self._run(partial(self._ledger.forfeit, identifier, reason=reason))
                 self._metrics.forfeits.inc()
             else:
-                await self._call(partial(self._ledger.release, identifier, owner=self._owner, reason=reason))
+                await self._run(partial(self._ledger.release, identifier, owner=self._owner, reason=reason))
         except ReservationClosed as closed:
             # A settlement that was under way came first, or another process swept it.
             log.warning("%s", closed)
+        except LedgerUnavailable as error:
+            log.error("reservation %s is left to its lease: %s", identifier, _told(error))
         except (LedgerError, Unavailable):
             log.exception("reservation %s is left to its lease", identifier)
+        finally:
+            self._held.discard(identifier)
 
     async def statements(self, scope: str) -> tuple[Statement, ...]:
         """Accounts of a scope and its parents, leaf first."""
@@ -301,14 +361,24 @@ class Accounts:
 
     async def _call(self, function: Callable[[], T]) -> T:
         try:
+            return await self._run(function)
+        except LedgerUnavailable as error:
+            log.error("the ledger is not available: %s", _told(error))
+            raise Unavailable("The privacy ledger is not available.") from None
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        """Run it in a thread; its errors pass through."""
+        try:
             running = asyncio.get_running_loop().run_in_executor(self._pool, function)
         except RuntimeError:  # the pool was shut down
             raise Unavailable("The privacy ledger is closed.") from None
-        try:
-            return await running
-        except LedgerUnavailable as error:
-            log.error("the ledger is not available: %s", error)
-            raise Unavailable("The privacy ledger is not available.") from None
+        return await running
+
+
+def _told(error: LedgerUnavailable) -> str:
+    """An error for the log, with what it means for the call that it ended."""
+    outcome = {"nothing_written": "nothing was written", "unknown": "whether it was written is unknown"}
+    return f"{error} ({outcome[error.outcome]})"
 
 
 def _conflict(error: LedgerError) -> Conflict:

@@ -22,6 +22,7 @@ from reticent.plugin.handler import Answer
 from reticent.plugin.idempotency import HEADER, REPLAYED_HEADER, claim_of, replay
 from reticent.plugin.resolve import resolve
 from reticent.plugin.response import completion, stream_chunks
+from reticent.plugin.standing import standings
 from reticent.plugin.tenants import Caller
 from reticent.plugin.views import account
 from reticent.plugin.wire import ChatRequest, parse_chat_request
@@ -161,10 +162,10 @@ async def scopes(request: Request) -> dict[str, Any]:
 
 
 async def certificate(request: Request) -> dict[str, Any]:
-    """`GET /v1/reticent/certificate`: what each installed certificate declares."""
+    """`GET /v1/reticent/certificate`: what each certificate declares, and whether it holds now for this caller."""
     core = _core(request)
-    _caller(request)
-    return {"object": "list", "data": [c.declaration() for c in core.gate.certificates]}
+    # Beside the event loop: it may have to build the rule that a certificate names.
+    return {"object": "list", "data": await asyncio.to_thread(standings, core, _caller(request))}
 
 
 async def health() -> dict[str, str]:

@@ -6,18 +6,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
-from reticent.accounting.certificates import Certificate, CertificateInvalid
 from reticent.accounting.errors import AccountingError
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.ledger import Ledger
 from reticent.accounting.ledger_errors import LedgerError, LedgerMissing
 from reticent.accounting.store.locate import open_ledger
 from reticent.plugin.accounts import Accounts
+from reticent.plugin.certificate_files import CertificateFiles
 from reticent.plugin.errors import Overloaded, Unavailable
 from reticent.plugin.facts import server_facts
 from reticent.plugin.gate import Gate
@@ -25,16 +22,19 @@ from reticent.plugin.handler import Answer, Handler
 from reticent.plugin.idempotency import record
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.ports import CandidateSource, RewardSource
+from reticent.plugin.renewal import Renewal
 from reticent.plugin.resolve import Plan
 from reticent.plugin.rewards_source import open_rewards
+from reticent.plugin.scoring import Scoring
 from reticent.plugin.selection.rules import RuleBook
 from reticent.plugin.settings import ConfigurationError, RewardSettings, Settings
 from reticent.plugin.tenants import TenantDirectory
+from reticent.plugin.verifier import HttpVerifier
 from reticent.rewards.errors import RewardsError
 from reticent.rewards.head import LinearHead
-from reticent.rewards.scores import build_score
+from reticent.rewards.scores import NoisyReward, Score, build_score
 
-__all__ = ["Core", "build_core", "load_certificates", "sensitivity_of"]
+__all__ = ["Core", "build_core", "gate_noise_for", "sensitivity_of"]
 
 log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 30.0
@@ -49,7 +49,7 @@ class Core:
         rewards: the worker's client.
         ledger: the budgets.
         head: the reward model's public description.
-        certificates: those that the gate may rely on.
+        certificates: those that the gate may rely on, read at least once.
     """
 
     def __init__(
@@ -60,20 +60,21 @@ class Core:
         rewards: RewardSource,
         ledger: Ledger,
         head: LinearHead,
-        certificates: Iterable[Certificate],
+        certificates: CertificateFiles,
     ) -> None:
         self.settings = settings
         self.started_at = int(time.time())
         self.metrics = Metrics()
         self.tenants = TenantDirectory(settings.tenants, settings.dataset.id, settings.operator_key_sha256)
         lattice = RewardLattice(head.reward_max, sensitivity_of(settings.rewards, head))
-        self.rules = RuleBook(settings.selection, lattice, settings.dataset.order)
+        score = build_score(settings.gate.score, settings.gate.score_constants, settings.gate.score_models.folders)
+        self.rules = RuleBook(settings.selection, lattice, settings.dataset.order, gate_noise_for(score))
         self.rules.check()
         self.accounts = Accounts(ledger, settings, self.metrics, lattice)
-        score = build_score(settings.gate.score, settings.gate.score_constants)
-        self.gate = Gate(score, certificates)
-        for certificate in self.gate.certificates:
-            self.metrics.certificate_expiry.set(certificate.expires_at.timestamp())
+        self.gate = Gate(score, (), charged_noise=self.rules.gate_noise)
+        self._verifier = _open_verifier(settings, score)
+        self.renewal = Renewal(certificates, self.gate, self.metrics, settings.gate.reload_seconds)
+        self.facts = server_facts(settings, head, lattice, score)
         self._source = source
         self._rewards = rewards
         self._handler = Handler(
@@ -81,8 +82,9 @@ class Core:
             rewards=rewards,
             accounts=self.accounts,
             gate=self.gate,
+            scoring=Scoring(self.gate, source, lattice, self._verifier),
             lattice=lattice,
-            facts=server_facts(settings, head, lattice, score),
+            facts=self.facts,
             metrics=self.metrics,
             seconds=settings.server.request_seconds,
             record=partial(record, model=settings.model.name),
@@ -91,8 +93,9 @@ class Core:
         self._open: Counter[str] = Counter()
 
     async def start(self) -> None:
-        """Open the ledger's scopes and begin to watch leases."""
+        """Open the ledger's scopes, and begin to watch leases and certificates."""
         await self.accounts.start()
+        self.renewal.start()
 
     def submit(self, plan: Plan, request_id: str) -> asyncio.Task[Answer]:
         """Answer a request in a task that outlives its connection.
@@ -124,8 +127,11 @@ class Core:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_DRAIN_SECONDS)
+        await self.renewal.close()
         await self._source.close()
         await self._rewards.close()
+        if self._verifier is not None:
+            await self._verifier.close()
         await self.accounts.close()
 
     def _finished(self, tenant: str, task: asyncio.Task[Answer]) -> None:
@@ -148,19 +154,23 @@ def sensitivity_of(settings: RewardSettings, head: LinearHead) -> float:
             return head.sensitivity
 
 
-def load_certificates(paths: Iterable[Path]) -> list[Certificate]:
-    """The valid ones among the named files; an invalid or missing one is reported and left out."""
-    found = []
-    for path in paths:
-        try:
-            certificate = Certificate.load(path)
-        except (CertificateInvalid, ValueError, OSError) as error:
-            log.error("certificate %s cannot be used: %s", path, error)
-            continue
-        if certificate.is_expired(datetime.now(UTC)):
-            log.error("certificate %s expired on %s", path, certificate.expires_at)
-        found.append(certificate)
-    return found
+def gate_noise_for(score: Score) -> float | None:
+    """σ_g that rules must charge for because the gate's score is a noisy reward; None for every other score."""
+    return score.noise_scale if isinstance(score, NoisyReward) else None
+
+
+def _open_verifier(settings: Settings, score: Score) -> HttpVerifier | None:
+    """The configured verifier.
+
+    Raises:
+        ConfigurationError: the score asks for one and none is configured.
+    """
+    verifier = settings.gate.verifier
+    if verifier is None:
+        if "verifier" in score.needs:
+            raise ConfigurationError(f"gate.score {score.name} needs gate.verifier")
+        return None
+    return HttpVerifier(verifier.url, verifier.timeout_seconds)
 
 
 def build_core(settings: Settings, source: CandidateSource) -> Core:
@@ -176,6 +186,8 @@ def build_core(settings: Settings, source: CandidateSource) -> Core:
     except (RewardsError, OSError) as error:
         raise ConfigurationError(f"the reward head {settings.rewards.head} cannot be used: {error}") from None
     rewards = open_rewards(settings.rewards, head)
+    certificates = CertificateFiles(settings.gate.certificates)
+    certificates.refresh()
     try:
         # Never made here: a mistyped path or an unmounted volume would give everybody a fresh budget.
         ledger = open_ledger(settings.ledger.location)
@@ -193,7 +205,7 @@ def build_core(settings: Settings, source: CandidateSource) -> Core:
             rewards=rewards,
             ledger=ledger,
             head=head,
-            certificates=load_certificates(settings.gate.certificates),
+            certificates=certificates,
         )
     except (AccountingError, RewardsError, ValueError) as error:
         ledger.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from reticent.accounting.calibration.subgroup import SUBGROUP_FACT
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.resolve import Plan
 from reticent.plugin.settings import Settings
@@ -27,10 +28,12 @@ def server_facts(settings: Settings, head: LinearHead, lattice: RewardLattice, s
 
 
 def request_facts(server: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """The server's facts and those of one request: rule and its parameters, sampling, form of the prompt."""
+    """The server's facts and those of one request: rule and its parameters, sampling, form of the prompt, and its
+    subgroup if it has one."""
     return {
         **server,
         "selection": plan.rule.facts(),
         "sampling": plan.sampling.facts(),
         "prompt": {"form": plan.prompt.form, "template": plan.prompt.template},
+        **({} if plan.subgroup is None else {SUBGROUP_FACT: plan.subgroup}),
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from reticent.accounting.certificates import Certificate
 from reticent.accounting.fingerprint import Fingerprint, differences
-from reticent.rewards.scores import Score, require_independent_of_rewards
+from reticent.rewards.scores import NoisyReward, Score, require_independent_of_rewards
 
 __all__ = ["Gate", "GateVerdict"]
 
@@ -40,15 +40,21 @@ class GateVerdict:
 
 
 class Gate:
-    """Judges answers under a fixed set of certificates.
+    """Judges answers under the installed certificates.
+
+    Of several that fit the running configuration and have not expired, the one whose calibration is the youngest
+    holds; of equally old ones the one with the smaller target risk. The choice looks at no count and no threshold: a
+    choice by acceptance would pick among certificates after the fact, and be wrong as often as any of them is.
 
     Args:
-        score: the score that answers are judged by. It must not depend on D.
-        certificates: valid, recomputed certificates, the preferred first.
+        score: the score that answers are judged by. It must not depend on D, but for a noisy reward that is charged.
+        certificates: valid, recomputed certificates, in any order.
         clock: the time, for expiry.
+        charged_noise: σ_g that every private rule charges for on top of its selection; None where none does.
 
     Raises:
-        ScoreDependsOnRewards: a score that reads the reward would have to be noised and charged (privacy.md, 5).
+        ScoreDependsOnRewards: a score that reads the reward, and is not the noisy reward with just that σ_g
+            (privacy.md, 5).
     """
 
     def __init__(
@@ -56,10 +62,21 @@ class Gate:
         score: Score,
         certificates: Iterable[Certificate],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        charged_noise: float | None = None,
     ) -> None:
-        self.score = require_independent_of_rewards(score)
-        self.certificates = tuple(certificates)
+        charged = isinstance(score, NoisyReward) and score.noise_scale == charged_noise
+        self.score = score if charged else require_independent_of_rewards(score)
         self._clock = clock
+        self.install(certificates)
+
+    def install(self, certificates: Iterable[Certificate]) -> None:
+        """Replace the certificates, all at once: an answer is judged under those from before or those from after."""
+        self.certificates = tuple(sorted(certificates, key=_preference))
+
+    def now(self) -> datetime:
+        """The time that expiry is judged by."""
+        return self._clock()
 
     def find(self, facts: Mapping[str, Any]) -> GateVerdict:
         """The certificate for a configuration, or why there is none; `accepted` says that one holds now."""
@@ -67,9 +84,10 @@ class Gate:
         return replace(self._find(running), fingerprint=running.digest)
 
     def _find(self, running: Fingerprint) -> GateVerdict:
-        if not self.certificates:
+        installed = self.certificates  # Read once: `install` may put others in its place.
+        if not installed:
             return GateVerdict(False, "no_certificate", "No certificate is installed.", None)
-        fitting = [c for c in self.certificates if c.fingerprint.digest == running.digest]
+        fitting = [c for c in installed if c.fingerprint.digest == running.digest]
         now = self._clock()
         for certificate in fitting:
             if not certificate.is_expired(now):
@@ -77,7 +95,7 @@ class Gate:
         if fitting:
             latest = max(fitting, key=lambda c: c.expires_at)
             return GateVerdict(False, "certificate_expired", f"It expired on {latest.expires_at:%Y-%m-%d}.", latest)
-        nearest = min(self.certificates, key=lambda c: len(differences(c.fingerprint, running)))
+        nearest = min(installed, key=lambda c: len(differences(c.fingerprint, running)))
         fields = ", ".join(differences(nearest.fingerprint, running))
         return GateVerdict(False, "fingerprint_mismatch", f"These differ from what was certified: {fields}.", nearest)
 
@@ -89,3 +107,7 @@ class Gate:
         if score is None or not score >= found.certificate.threshold:
             return replace(found, accepted=False, reason="score_below_threshold", detail="The answer did not reach it.")
         return found
+
+
+def _preference(certificate: Certificate) -> tuple[float, float, str]:
+    return (-certificate.calibrated_at.timestamp(), certificate.plan.target_risk, certificate.digest)

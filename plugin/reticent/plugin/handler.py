@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reticent.accounting.lattice import RewardLattice
@@ -25,9 +24,9 @@ from reticent.plugin.gate import Gate, GateVerdict
 from reticent.plugin.metrics import Metrics
 from reticent.plugin.ports import Candidate, CandidateSource, RewardSource
 from reticent.plugin.resolve import Plan
+from reticent.plugin.scoring import Scoring
 from reticent.plugin.selection.base import Selection
-from reticent.rewards.errors import ScoreInputMissing, WorkerError, WorkerUnavailable
-from reticent.rewards.scores.base import ScoreInputs
+from reticent.rewards.errors import WorkerError, WorkerUnavailable
 
 __all__ = ["Answer", "Handler", "Session"]
 
@@ -46,6 +45,7 @@ class Answer:
         score: the gate's score, None for a base answer.
         selection: the rule's result, None for a base answer.
         statements: the accounts after settlement, leaf first.
+        created: when it was made, seconds since 1970.
     """
 
     plan: Plan
@@ -55,13 +55,24 @@ class Answer:
     score: float | None
     selection: Selection | None
     statements: tuple[Statement, ...]
+    created: int = field(default_factory=lambda: int(time.time()))
 
 
 class Session:
     """What a rule may do: draw, and ask for rewards as integers. Remembers whether it asked."""
 
-    def __init__(self, plan: Plan, source: CandidateSource, rewards: RewardSource, lattice: RewardLattice, m: Metrics):
+    def __init__(
+        self,
+        plan: Plan,
+        source: CandidateSource,
+        rewards: RewardSource,
+        lattice: RewardLattice,
+        m: Metrics,
+        top_log_probabilities: int = 0,
+    ) -> None:
         self._plan = plan
+        self._sampling = replace(plan.sampling, top_log_probabilities=top_log_probabilities)
+        self._known: dict[int, tuple[Candidate, int]] = {}
         self._source = source
         self._rewards = rewards
         self._lattice = lattice
@@ -73,7 +84,7 @@ class Session:
         """Fresh candidates; the seed's offset moves on, so that chunks differ."""
         with self._metrics.phase_seconds.labels(phase="draw").time():
             found = await self._source.draw(
-                self._plan.prompt, self._plan.sampling, count, salt=self._plan.caller.tenant.id, offset=self._drawn
+                self._plan.prompt, self._sampling, count, salt=self._plan.caller.tenant.id, offset=self._drawn
             )
         self._drawn += count
         self._metrics.candidates.inc(count)
@@ -90,14 +101,23 @@ class Session:
             # Nothing was sent, so this call computed nothing; an earlier one may have.
             self.rewards_asked = asked_before
             raise
-        return [self._lattice.quantise(reward) if text else 0 for reward, text in zip(raw, texts, strict=True)]
+        found = [self._lattice.quantise(reward) if text else 0 for reward, text in zip(raw, texts, strict=True)]
+        # By identity: two candidates with the same text are two candidates. The entry keeps its candidate alive.
+        self._known |= {id(c): (c, reward) for c, reward in zip(candidates, found, strict=True)}
+        return found
+
+    async def reward_of(self, candidate: Candidate) -> int:
+        """Integer reward of one candidate: known, or asked for now (a fallback sample has none yet)."""
+        if id(candidate) not in self._known:
+            await self.rewards([candidate])
+        return self._known[id(candidate)][1]
 
 
 class Handler:
     """Answers requests. Holds no state between them.
 
     Args:
-        source, rewards, accounts, gate: the parts.
+        source, rewards, accounts, gate, scoring: the parts.
         lattice: reward scale.
         facts: the public facts of the running configuration that no request changes (models, score).
         seconds: how long a request may take before it is given up.
@@ -111,6 +131,7 @@ class Handler:
         rewards: RewardSource,
         accounts: Accounts,
         gate: Gate,
+        scoring: Scoring,
         lattice: RewardLattice,
         facts: Mapping[str, Any],
         metrics: Metrics,
@@ -121,6 +142,7 @@ class Handler:
         self._rewards = rewards
         self._accounts = accounts
         self._gate = gate
+        self._scoring = scoring
         self._lattice = lattice
         self._facts = dict(facts)
         self._metrics = metrics
@@ -149,7 +171,8 @@ class Handler:
             self._tell(plan, request_id, outcome, answer, time.perf_counter() - start)
 
     async def _answer(self, plan: Plan, request_id: str) -> Answer:
-        session = Session(plan, self._source, self._rewards, self._lattice, self._metrics)
+        top = self._scoring.top_log_probabilities
+        session = Session(plan, self._source, self._rewards, self._lattice, self._metrics, top)
         try:
             with self._metrics.phase_seconds.labels(phase="reserve").time():
                 reservation = await self._accounts.reserve(plan, request_id)
@@ -158,7 +181,7 @@ class Handler:
         try:
             selection = await plan.rule.select(session)
             with self._metrics.phase_seconds.labels(phase="gate").time():
-                score = await self._score(plan, selection)
+                score = await self._scoring.score(plan, selection, session.reward_of)
             verdict = self._gate.judge(request_facts(self._facts, plan), score)
             outcome = "selected" if verdict.accepted or plan.gate == "observe" else "abstained"
             answer = Answer(plan, selection.chosen, outcome, verdict, score, selection, ())
@@ -197,29 +220,6 @@ class Handler:
         verdict = GateVerdict(False, "not_selected", "A base-model answer is covered by no certificate.", None)
         statements = await self._accounts.statements(plan.scope)
         return Answer(plan, sample, "base", verdict, None, None, statements)
-
-    async def _score(self, plan: Plan, selection: Selection) -> float | None:
-        """The gate's score of the chosen answer; None where it is not a number."""
-        chosen = selection.chosen
-        lift: tuple[float, ...] | None = None
-        if "teacher_forced" in self._gate.score.needs:
-            bare = await self._source.score_without_evidence(plan.prompt, chosen, salt=plan.caller.tenant.id)
-            if len(bare) == len(chosen.log_probabilities):
-                lift = tuple(a - b for a, b in zip(chosen.log_probabilities, bare, strict=True))
-        logs = chosen.log_probabilities
-        inputs = ScoreInputs(
-            question=plan.prompt.subject.question,
-            evidence=plan.prompt.subject.evidence,
-            answer=chosen.text,
-            others=tuple(peer.text for peer in selection.peers),
-            mean_log_probability=math.fsum(logs) / len(logs) if logs else None,
-            lift_log_ratios=lift,
-        )
-        try:
-            score = await asyncio.to_thread(self._gate.score.compute, inputs)
-        except ScoreInputMissing:
-            return None
-        return score if math.isfinite(score) else None
 
     def _tell(self, plan: Plan, request_id: str, outcome: str, answer: Answer | None, seconds: float) -> None:
         """Metrics and one log line, of nothing but what was released or is public."""

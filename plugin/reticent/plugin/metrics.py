@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-__all__ = ["OUTCOMES", "Metrics"]
+__all__ = ["OUTCOMES", "RELOADS", "Metrics"]
 
 OUTCOMES = ("selected", "base", "abstained", "refused", "error")
 """How a request can end: an answer, a base-model answer, a refusal by the gate, one by the budget, a failure."""
+
+RELOADS = ("loaded", "broken", "withdrawn")
+"""What can become of a certificate file that changed."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
@@ -52,8 +55,31 @@ class Metrics:
             "reticent_budget_remaining_nats", "What is left to reserve.", ["scope"], registry=self.registry
         )
         self.certificate_expiry = Gauge(
-            "reticent_certificate_expiry_timestamp_seconds", "When the certificate expires.", registry=self.registry
+            "reticent_certificate_expiry_timestamp_seconds",
+            "When the certificate of a configured file expires.",
+            ["certificate"],
+            registry=self.registry,
         )
+        self.certificate_age = Gauge(
+            "reticent_certificate_age_seconds",
+            "Time since the last release of its calibration.",
+            ["certificate"],
+            registry=self.registry,
+        )
+        self.certificate_unusable = Gauge(
+            "reticent_certificate_file_unusable",
+            "1 where the configured file is missing from the start, or what lies there cannot be used.",
+            ["certificate"],
+            registry=self.registry,
+        )
+        self.certificate_reloads = Counter(
+            "reticent_certificate_reloads_total",
+            "Changes of certificate files while the server runs: loaded, broken, withdrawn.",
+            ["result"],
+            registry=self.registry,
+        )
+        for result in RELOADS:
+            self.certificate_reloads.labels(result=result)
         self.worker_errors = Counter(
             "reticent_worker_errors_total", "Failed calls of the reward worker.", registry=self.registry
         )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from reticent.rewards import Subject
 
-__all__ = ["Candidate", "CandidateSource", "Prompt", "RewardSource", "SamplingParameters"]
+__all__ = ["Candidate", "CandidateSource", "Prompt", "RewardSource", "SamplingParameters", "Verifier"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class SamplingParameters:
-    """How the base model samples; public, the same for every candidate of a request."""
+    """How the base model samples; public, the same for every candidate of a request.
+
+    `top_log_probabilities` is how many of the largest log-probabilities of each position are to come with it; it
+    changes no sample.
+    """
 
     temperature: float
     top_p: float
@@ -43,6 +47,7 @@ class SamplingParameters:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
+    top_log_probabilities: int = 0
 
     def facts(self) -> dict[str, Any]:
         """The part that a certificate is bound to (a seed changes no law, so it is left out)."""
@@ -68,6 +73,8 @@ class Candidate:
         prompt_tokens: tokens of the prompt.
         log_probabilities: base model's log-probability of each token of the answer (nats), empty where unknown.
         tokens: the engine's token ids, empty where the source does not tell.
+        top_log_probabilities: the largest log-probabilities at each of those positions, descending (nats), as many as
+            the sampling parameters ask for; empty where none were asked for, or the source does not tell.
     """
 
     text: str
@@ -76,6 +83,7 @@ class Candidate:
     prompt_tokens: int
     log_probabilities: tuple[float, ...] = field(default=(), repr=False)
     tokens: tuple[int, ...] = field(default=(), repr=False)
+    top_log_probabilities: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
 
 
 class CandidateSource(Protocol):
@@ -101,6 +109,9 @@ class CandidateSource(Protocol):
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         """Log-probability of each token of `answer` when the evidence is removed (one teacher-forced pass)."""
 
+    async def score_with_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
+        """The same after the prompt as it is: for answers whose log-probabilities did not come with sampling."""
+
     async def check(self) -> None:
         """Raise `SourceUnavailable` unless candidates could be drawn now."""
 
@@ -123,6 +134,16 @@ class RewardSource(Protocol):
 
     async def is_healthy(self) -> bool:
         """Whether the worker is there and its canary scores as it did."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+class Verifier(Protocol):
+    """A service that judges answers for an `external` score. Sees no reward; must not depend on D."""
+
+    async def score(self, subject: Subject, answer: str) -> float | None:
+        """Its number, or None where it gave none."""
 
     async def close(self) -> None:
         """Let go of connections."""

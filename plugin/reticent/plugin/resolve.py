@@ -50,6 +50,7 @@ class Plan:
     on_exhausted: Literal["base", "refuse"]
     gate: Literal["abstain", "observe"]
     claim: ClaimRequest | None = None
+    subgroup: str | None = None
 
     @property
     def scope(self) -> str:
@@ -82,6 +83,7 @@ def resolve(
         on_exhausted=_stricter(extension.on_exhausted if extension else None, policy.on_exhausted, "refuse"),
         gate=_stricter(extension.gate if extension else None, policy.gate, "abstain"),
         claim=claim,
+        subgroup=_subgroup(extension.subgroup if extension else None, policy),
     )
 
 
@@ -94,6 +96,16 @@ def _candidates(request: ChatRequest, policy: TenantPolicy, settings: Settings) 
     if count > most:
         raise BadRequest(f"At most {most} candidates are allowed.", "reticent.candidates" if asked else "best_of")
     return count
+
+
+def _subgroup(asked: str | None, policy: TenantPolicy) -> str | None:
+    """The registered subgroup that the request belongs to, decided here, before anything is drawn."""
+    if asked is not None and asked not in policy.subgroups:
+        raise Forbidden("Your requests cannot belong to this subgroup.", "reticent.subgroup")
+    if asked is None and len(policy.subgroups) > 1:
+        # Without a subgroup it would be judged by what was certified for all together.
+        raise BadRequest("Say which subgroup this request belongs to.", "reticent.subgroup")
+    return asked if asked is not None else next(iter(policy.subgroups), None)
 
 
 def _stricter(asked: _T | None, allowed: _T, strict: _T) -> _T:

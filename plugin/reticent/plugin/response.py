@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,6 +44,8 @@ def extension(answer: Answer) -> dict[str, Any]:
         "score": answer.score if plan.gate == "observe" else None,
         "certificate": _certificate(answer.verdict),
     }
+    if plan.subgroup is not None:
+        found["subgroup"] = plan.subgroup
     if selection is not None and not private:
         found["warning"] = _NONPRIVATE_WARNING
     return found
@@ -92,7 +93,7 @@ def completion(answer: Answer, *, identifier: str, model: str) -> dict[str, Any]
     return {
         "id": identifier,
         "object": "chat.completion",
-        "created": int(time.time()),
+        "created": answer.created,
         "model": model,
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
         "usage": _usage(answer),

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from reticent.plugin.location import is_url, without_password
+from reticent.rewards.scores.registry import ScoreModels
 
 __all__ = [
     "ROUTES",
@@ -224,12 +225,36 @@ class PromptSettings(_Section):
         return self
 
 
+class ScoreModelSettings(_Section):
+    """Folders of models that the gate's score needs. Where they stand is in no fingerprint; what is in them is."""
+
+    entailment: Path | None = None
+    causal: Path | None = None
+    embedder: Path | None = None
+
+    @property
+    def folders(self) -> ScoreModels:
+        """As scores take them."""
+        return ScoreModels(self.entailment, self.causal, self.embedder)
+
+
+class VerifierSettings(_Section):
+    """The service that an `external` score asks. It must not depend on D, and sees answers before they are released."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    timeout_seconds: Positive = 10.0
+
+
 class GateSettings(_Section):
     """The score that the gate reads, all its constants (null: its defaults), and the certificates it may rely on."""
 
     score: str = "self_consistency"
     score_constants: dict[str, Any] | None = None
+    score_models: ScoreModelSettings = ScoreModelSettings()
+    verifier: VerifierSettings | None = None
     certificates: tuple[Path, ...] = ()
+    reload_seconds: Annotated[float, Field(ge=0.05, le=3600)] = 5.0
+    """How often the running server looks whether these files have changed."""
 
 
 class TenantPolicy(_Section):
@@ -240,6 +265,9 @@ class TenantPolicy(_Section):
     on_exhausted: Literal["base", "refuse"] = "refuse"
     gate: Literal["abstain", "observe"] = "abstain"
     max_candidates: Annotated[int, Field(ge=1)] | None = None
+    subgroups: tuple[ScopeName, ...] = ()
+    """Registered subgroups that this tenant's requests belong to. With one, all do; with several, each names its own;
+    with none, no request belongs to any."""
 
 
 class TenantSettings(_Section):
@@ -368,5 +396,9 @@ def _resolve_paths(settings: Settings, folder: Path) -> Settings:
         if (path := getattr(current, field)) is not None:
             sections[section] = current.model_copy(update={field: folder / path})
     certificates = tuple(folder / path for path in settings.gate.certificates)
-    sections["gate"] = settings.gate.model_copy(update={"certificates": certificates})
+    named = settings.gate.score_models
+    models = named.model_copy(
+        update={name: folder / path for name in type(named).model_fields if (path := getattr(named, name)) is not None}
+    )
+    sections["gate"] = settings.gate.model_copy(update={"certificates": certificates, "score_models": models})
     return settings.model_copy(update=sections)

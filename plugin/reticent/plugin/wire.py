@@ -105,6 +105,7 @@ class Extension(_Strict):
     evidence: Annotated[list[_Text], Field(min_length=1, max_length=64, fail_fast=True)] | None = None
     on_exhausted: Literal["base", "refuse"] | None = None
     gate: Literal["abstain", "observe"] | None = None
+    subgroup: Annotated[str, Field(max_length=MAX_NAME)] | None = None
 
 
 class ChatRequest(_Strict):

@@ -11,6 +11,7 @@ __all__ = [
     "EncoderUnavailable",
     "HeadAltered",
     "HeadInvalid",
+    "HeadNotReproduced",
     "InvalidPairs",
     "RewardsError",
     "ScoreDependsOnRewards",
@@ -19,6 +20,7 @@ __all__ = [
     "TrainingFailed",
     "UnknownName",
     "UnsafeAddress",
+    "UnusablePair",
     "WidthMismatch",
     "WorkerError",
     "WorkerFailed",
@@ -99,6 +101,21 @@ class InvalidPairs(RewardsError, ValueError):
         super().__init__(reason if line is None else f"line {line}: {reason}")
         self.reason = reason
         self.line = line
+
+
+class UnusablePair(InvalidPairs):
+    """A line of the right form that says nothing: an empty text, two equal answers, or what an earlier line said."""
+
+
+class HeadNotReproduced(RewardsError, ValueError):
+    """Training on the pairs at hand does not give the head at hand. `distance` is what lies between the weights."""
+
+    def __init__(self, distance: float, allowed: float) -> None:
+        super().__init__(
+            f"training on these pairs gives weights {distance:.3g} away from the head's, allowed {allowed:.3g}"
+        )
+        self.distance = distance
+        self.allowed = allowed
 
 
 class TrainingFailed(RewardsError, ValueError):

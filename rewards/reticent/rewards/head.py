@@ -1,7 +1,8 @@
 """The certified linear head: r = R·sigmoid(w·φ/s), with the proof obligations of its sensitivity in the same file.
 
 A head file is as confidential as the preference data: the weights are not private, and the data's hash lets anyone
-who guesses the data confirm the guess. Only `LinearHead.public_facts` may leave the worker.
+who guesses the data confirm the guess. Only `LinearHead.public_facts` may leave the worker. A privately trained head
+(`private_training.py`) is a file of the second format: with its privacy claim, and without the hash.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from reticent.accounting.fingerprint import parse_json, sha256_hex
 from .bounds import sigmoid
 from .encoders.base import Encoder
 from .errors import EncoderMismatch, HeadAltered, HeadInvalid, SensitivityMismatch, WidthMismatch
+from .private_training import PrivateTraining
 from .sensitivity import FORMULA, HeadFacts, sensitivity_rounded_up
 
 __all__ = ["LinearHead", "SensitivityCertificate", "new_identifier"]
 
-_FORMAT = "reticent-head-1"
+_FORMAT, _PRIVATE_FORMAT = "reticent-head-1", "reticent-head-2"
 _UNIT = 2.0**-53
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -39,26 +41,26 @@ class SensitivityCertificate:
     Attributes:
         facts: N, k, μ, G, τ, s, R.
         sensitivity: Δ, in the unit of rewards, 0 < Δ ≤ R.
-        data_sha256: hash of the preference data. Confidential.
+        data_sha256: hash of the preference data. Confidential; None in a private head, whose claim it would break.
         formula: the bound in words; must be this version's.
     """
 
     facts: HeadFacts
     sensitivity: float
-    data_sha256: str
+    data_sha256: str | None
     formula: str = FORMULA
 
     def __post_init__(self) -> None:
         if self.formula != FORMULA:
             raise HeadInvalid(f"unknown formula {self.formula!r}, this version knows {FORMULA!r}")
-        if not _HEX.fullmatch(self.data_sha256):
+        if self.data_sha256 is not None and not _HEX.fullmatch(self.data_sha256):
             raise HeadInvalid("data_sha256 is not a SHA-256")
         computed = sensitivity_rounded_up(self.facts)
         if self.sensitivity != computed:
             raise SensitivityMismatch(self.sensitivity, computed)
 
     @staticmethod
-    def of(facts: HeadFacts, data_sha256: str) -> SensitivityCertificate:
+    def of(facts: HeadFacts, data_sha256: str | None) -> SensitivityCertificate:
         """The certificate that `facts` give."""
         return SensitivityCertificate(facts, sensitivity_rounded_up(facts), data_sha256)
 
@@ -78,10 +80,14 @@ class LinearHead:
         encoder_revision: its SHA-256 at training.
         certificate: the sensitivity and all it rests on, s and R included.
         identifier: random name; stands for this head wherever its contents must not be shown.
+        private: the claim of a privately trained head, or None. Once training is paid for, what is computed from such
+            a head costs nothing. `sensitivity` holds for it too (the same noise, other pairs), so a server that knows
+            nothing of this field charges for every answer as for any head: too much, never too little.
 
     Raises:
         HeadInvalid: no weights, a weight that is not finite, or weights so large that rounding in `reward` could
-            exceed the share of τ that the certificate keeps for it.
+            exceed the share of τ that the certificate keeps for it; a private claim that the numbers do not give; a
+            private head with the hash of its data, or another without.
     """
 
     weights: tuple[float, ...]
@@ -89,12 +95,17 @@ class LinearHead:
     encoder_revision: str
     certificate: SensitivityCertificate
     identifier: str
+    private: PrivateTraining | None = None
 
     def __post_init__(self) -> None:
         if not self.weights or not all(math.isfinite(weight) for weight in self.weights):
             raise HeadInvalid("weights must be finite, and there must be at least one")
         if not self.rounding_is_covered:
             raise HeadInvalid("the weights are so large that rounding is not covered by the gradient tolerance")
+        if (self.private is None) != (self.certificate.data_sha256 is not None):
+            raise HeadInvalid("a head carries the hash of its data, or was trained privately: one of the two")
+        if self.private is not None:
+            self.private.require_covers(self.certificate.facts, len(self.weights))
 
     @property
     def rounding_is_covered(self) -> bool:
@@ -159,6 +170,7 @@ class LinearHead:
 
     def public_facts(self) -> dict[str, object]:
         """What may stand in a fingerprint or a report: nothing that is computed from the preference data but N."""
+        private = {} if self.private is None else {"private": asdict(self.private)}
         return {
             "backend": "head",
             "identifier": self.identifier,
@@ -167,23 +179,28 @@ class LinearHead:
             "formula": self.certificate.formula,
             "sensitivity": self.sensitivity,
             **asdict(self.certificate.facts),
+            **private,
         }
 
     def to_dict(self) -> dict[str, object]:
         """JSON form, with the hash of everything else as `content_sha256`."""
+        certificate: dict[str, object] = {
+            "formula": self.certificate.formula,
+            "sensitivity": self.sensitivity,
+            **asdict(self.certificate.facts),
+        }
         body: dict[str, object] = {
-            "format": _FORMAT,
+            "format": _FORMAT if self.private is None else _PRIVATE_FORMAT,
             "identifier": self.identifier,
             "encoder": self.encoder,
             "encoder_revision": self.encoder_revision,
             "weights": list(self.weights),
-            "certificate": {
-                "formula": self.certificate.formula,
-                "sensitivity": self.sensitivity,
-                "data_sha256": self.certificate.data_sha256,
-                **asdict(self.certificate.facts),
-            },
+            "certificate": certificate,
         }
+        if self.private is None:
+            certificate["data_sha256"] = self.certificate.data_sha256
+        else:
+            body["private"] = asdict(self.private)
         return {**body, "content_sha256": sha256_hex(body)}
 
     def save(self, path: Path) -> None:
@@ -222,8 +239,9 @@ class LinearHead:
     def from_dict(value: Mapping[str, object]) -> LinearHead:
         """The head of a JSON object, verified as by `load`."""
         body = {name: part for name, part in value.items() if name != "content_sha256"}
-        if body.get("format") != _FORMAT:
-            raise HeadInvalid(f"not a head of format {_FORMAT}")
+        if body.get("format") not in (_FORMAT, _PRIVATE_FORMAT):
+            raise HeadInvalid(f"not a head of format {_FORMAT} or {_PRIVATE_FORMAT}")
+        is_private = body["format"] == _PRIVATE_FORMAT
         try:
             computed = sha256_hex(body)
         except ValueError as error:
@@ -232,6 +250,7 @@ class LinearHead:
         if stored != computed:
             raise HeadAltered(str(stored), computed)
         expected = {"format", "identifier", "encoder", "encoder_revision", "weights", "certificate"}
+        expected |= {"private"} if is_private else set()
         if body.keys() != expected:
             raise HeadInvalid(f"fields are {', '.join(sorted(body))}, not {', '.join(sorted(expected))}")
         texts = {name: body[name] for name in ("identifier", "encoder", "encoder_revision")}
@@ -241,8 +260,9 @@ class LinearHead:
             weights=_numbers(body["weights"]),
             encoder=str(body["encoder"]),
             encoder_revision=str(body["encoder_revision"]),
-            certificate=_certificate(body["certificate"]),
+            certificate=_certificate(body["certificate"], is_private=is_private),
             identifier=str(body["identifier"]),
+            private=_private(body["private"]) if is_private else None,
         )
 
 
@@ -254,15 +274,22 @@ def _numbers(value: object) -> tuple[float, ...]:
     return tuple(float(x) for x in value)
 
 
-def _certificate(value: object) -> SensitivityCertificate:
+def _certificate(value: object, *, is_private: bool) -> SensitivityCertificate:
     names = {field.name for field in fields(HeadFacts)}
-    if not isinstance(value, dict) or value.keys() != names | {"formula", "sensitivity", "data_sha256"}:
+    others = {"formula", "sensitivity"} if is_private else {"formula", "sensitivity", "data_sha256"}
+    if not isinstance(value, dict) or value.keys() != names | others:
         raise HeadInvalid("the certificate does not have the expected fields")
     try:
         facts = HeadFacts(**{name: value[name] for name in names})
     except ValueError as error:
         raise HeadInvalid(str(error)) from error
-    stated, data, formula = value["sensitivity"], value["data_sha256"], value["formula"]
-    if not (isinstance(stated, float | int) and isinstance(data, str) and isinstance(formula, str)):
+    stated, data, formula = value["sensitivity"], value.get("data_sha256"), value["formula"]
+    if not (isinstance(stated, float | int) and isinstance(data, str | None) and isinstance(formula, str)):
         raise HeadInvalid("sensitivity must be a number, data_sha256 and formula strings")
     return SensitivityCertificate(facts, stated, data, formula)
+
+
+def _private(value: object) -> PrivateTraining:
+    if not isinstance(value, dict) or value.keys() != {field.name for field in fields(PrivateTraining)}:
+        raise HeadInvalid("the private claim does not have the expected fields")
+    return PrivateTraining(**value)

@@ -1,5 +1,6 @@
 """Preference pairs: JSON lines, plain or gzipped, with `prompt`, `chosen`, `rejected`, and maybe `person`, `question`,
-`evidence`. The whole file is checked before anything is trained."""
+`evidence`. `source` and `id` may stand there too and are not read. The whole file is checked before anything is
+trained."""
 
 from __future__ import annotations
 
@@ -15,11 +16,22 @@ from pathlib import Path
 from reticent.accounting.fingerprint import parse_json, sha256_hex
 
 from .encoders.base import Subject
-from .errors import InvalidPairs
+from .errors import InvalidPairs, UnusablePair
 
-__all__ = ["PreferencePair", "PreferencePairs", "as_json_lines", "load_pairs", "split_by_prompt"]
+__all__ = [
+    "PreferencePair",
+    "PreferencePairs",
+    "as_json_lines",
+    "folds_by_prompt",
+    "load_pairs",
+    "read_pairs",
+    "split_by_prompt",
+]
 
 _FIELDS = {"prompt", "chosen", "rejected", "person", "question", "evidence"}
+_PASSED_OVER = {"source", "id"}
+"""Where a pair comes from and what it is called. Any other unknown field is refused: a mistyped `person` would make k
+too small."""
 
 
 @dataclass(frozen=True)
@@ -77,27 +89,75 @@ def load_pairs(path: Path, pairs_per_person: int | None = None) -> PreferencePai
     Raises:
         FileNotFoundError: no such file.
         InvalidPairs: not UTF-8 JSON lines, a missing or unknown field, an empty text, `chosen` equal to `rejected`, a
-            repeated or contradicting pair, or no pairs at all. The message names the line.
+            repeated or contradicting pair, or no pairs at all. The message names the line. Different named persons
+            may agree and disagree about a pair.
     """
-    raw = path.read_bytes()
-    try:
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-    except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
-        raise InvalidPairs(f"not a text in UTF-8, plain or gzipped: {type(error).__name__}") from error
+    return read_pairs(path, pairs_per_person)[0]
+
+
+def read_pairs(
+    path: Path, pairs_per_person: int | None = None, *, drop_unusable: bool = False
+) -> tuple[PreferencePairs, tuple[UnusablePair, ...]]:
+    """As `load_pairs`; with `drop_unusable` empty answers, equal answers and repetitions are left out and returned.
+
+    A contradiction is never left out: which of the two lines is right is not for a program to say.
+    """
     rows: list[PreferencePair] = []
-    seen: dict[tuple[Subject, frozenset[str]], tuple[str, int]] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    dropped: list[UnusablePair] = []
+    seen: dict[tuple[Subject, frozenset[str]], list[tuple[PreferencePair, int]]] = {}
+    for number, line in enumerate(_text_of(path).split("\n"), start=1):
         if not line.strip():
             continue
-        row = _parse(line, number)
-        key = (row.subject, frozenset((row.chosen, row.rejected)))
-        if key in seen:
-            chosen, first = seen[key]
-            what = "a duplicate of" if chosen == row.chosen else "the opposite of"
-            raise InvalidPairs(f"{what} line {first}", number)
-        seen[key] = (row.chosen, number)
+        try:
+            row = _parse(line, number)
+            same = seen.setdefault((row.subject, frozenset((row.chosen, row.rejected))), [])
+            _refuse_repetition(row, number, same)
+        except UnusablePair as error:
+            if not drop_unusable:
+                raise
+            dropped.append(error)
+            continue
+        same.append((row, number))
         rows.append(row)
-    return PreferencePairs(tuple(rows), pairs_per_person)
+    return PreferencePairs(tuple(rows), pairs_per_person), tuple(dropped)
+
+
+def folds_by_prompt(pairs: PreferencePairs, folds: int, seed: int) -> tuple[int, ...]:
+    """The fold, 0 to `folds` - 1, of every pair, by a hash of its prompt alone: pairs of one prompt share theirs.
+
+    Raises:
+        InvalidPairs: a fold is empty: too few prompts.
+        ValueError: fewer than two folds.
+    """
+    if folds < 2:
+        raise ValueError(f"at least two folds are needed: {folds}")
+    dealt = tuple(_prompt_hash(row.subject.prompt, seed) % folds for row in pairs.rows)
+    if len(set(dealt)) < folds:
+        raise InvalidPairs(f"too few prompts for {folds} folds: one of them is empty (fewer folds, or another seed)")
+    return dealt
+
+
+def _prompt_hash(prompt: str, seed: int) -> int:
+    digest = hashlib.sha256(f"{seed}\0{prompt}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def _text_of(path: Path) -> str:
+    raw = path.read_bytes()
+    try:
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+        raise InvalidPairs(f"not a text in UTF-8, plain or gzipped: {type(error).__name__}") from error
+
+
+def _refuse_repetition(row: PreferencePair, number: int, same: list[tuple[PreferencePair, int]]) -> None:
+    """Refuse what the same person, or somebody unnamed, has said before about this prompt and these two answers."""
+    for other, first in same:
+        if row.person is not None and other.person is not None and row.person != other.person:
+            continue
+        if row.chosen != other.chosen:
+            raise InvalidPairs(f"the opposite of line {first}", number)
+        raise UnusablePair(f"a duplicate of line {first}", number)
 
 
 def split_by_prompt(pairs: PreferencePairs, heldout_share: float, seed: int) -> tuple[PreferencePairs, PreferencePairs]:
@@ -114,12 +174,8 @@ def split_by_prompt(pairs: PreferencePairs, heldout_share: float, seed: int) -> 
         raise ValueError(f"heldout_share must lie in (0, 1): {heldout_share}")
     limit = round(heldout_share * 2**64)
 
-    def held_out(prompt: str) -> bool:
-        digest = hashlib.sha256(f"{seed}\0{prompt}".encode("utf-8", "surrogatepass")).digest()
-        return int.from_bytes(digest[:8], "big") < limit
-
     def side(wanted: bool) -> PreferencePairs:
-        rows = tuple(row for row in pairs.rows if held_out(row.subject.prompt) is wanted)
+        rows = tuple(row for row in pairs.rows if (_prompt_hash(row.subject.prompt, seed) < limit) is wanted)
         if not rows:
             raise InvalidPairs("every prompt fell to one side of the held-out split: too few prompts, or another seed")
         return replace(pairs, rows=rows)
@@ -134,11 +190,11 @@ def _parse(line: str, number: int) -> PreferencePair:
         raise InvalidPairs("not JSON, or a repeated key", number) from error
     if not isinstance(value, dict):
         raise InvalidPairs("not a JSON object", number)
-    if value.keys() - _FIELDS:
-        raise InvalidPairs(f"unknown field {', '.join(sorted(value.keys() - _FIELDS))}", number)
+    if unknown := value.keys() - _FIELDS - _PASSED_OVER:
+        raise InvalidPairs(f"unknown field {', '.join(sorted(unknown))}", number)
     prompt, chosen, rejected = (_text(value, name, number) for name in ("prompt", "chosen", "rejected"))
     if chosen == rejected:
-        raise InvalidPairs("chosen and rejected are the same", number)
+        raise UnusablePair("chosen and rejected are the same", number)
     person = _text(value, "person", number) if value.get("person") is not None else None
     question = _text(value, "question", number) if value.get("question") is not None else ""
     return PreferencePair(Subject(prompt, question, _evidence(value, number)), chosen, rejected, person)
@@ -149,7 +205,7 @@ def _text(value: Mapping[str, object], name: str, number: int) -> str:
     if not isinstance(text, str):
         raise InvalidPairs(f"{name} is missing or no string", number)
     if not text.strip():
-        raise InvalidPairs(f"{name} is empty", number)
+        raise UnusablePair(f"{name} is empty", number)
     return text
 
 

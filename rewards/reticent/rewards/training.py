@@ -20,15 +20,36 @@ from .encoders.base import Encoder, FeatureMatrix
 from .errors import TrainingFailed
 from .head import LinearHead, SensitivityCertificate, new_identifier
 from .pairs import PreferencePairs
+from .private_training import NoiseName, calibrated, released_weights
 from .sensitivity import HeadFacts, movement_rounded_up
 
-__all__ = ["DEFAULT_TOLERANCE", "TrainedWeights", "encode_pairs", "pair_differences", "train_head", "train_linear_head"]
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "PrivacyWish",
+    "TrainedWeights",
+    "encode_pairs",
+    "gradient_norm_rounded_up",
+    "minimise_loss",
+    "pair_differences",
+    "require_contrast",
+    "train_head",
+    "train_linear_head",
+]
 
 DEFAULT_TOLERANCE = 1e-9
 """τ. Newton's method ends near 1e-15; the rest is for rounding in training and serving."""
 
 _MAX_STEPS = 100
 _LARGEST_TAU_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class PrivacyWish:
+    """What a private head is to satisfy: (ε, δ)-DP by Gaussian noise, or pure ε-DP by Laplace noise (δ is not read)."""
+
+    epsilon: float
+    delta: float = 1e-6
+    noise: NoiseName = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -99,9 +120,18 @@ def train_head(
             f"gradient_tolerance {gradient_tolerance} would be more than 1 % of the sensitivity's other term: "
             f"at most {_LARGEST_TAU_SHARE * pair_norm * pairs_per_person / len(d):.3g} here"
         )
+    return minimise_loss(d, regularization, gradient_tolerance)
+
+
+def minimise_loss(d: NDArray[np.float64], regularization: float, gradient_tolerance: float) -> TrainedWeights:
+    """The minimiser of F for differences d, shape (N, d), to a gradient of τ/2 at most, with its bound.
+
+    Raises:
+        TrainingFailed: not reached in 100 steps.
+    """
     w = np.zeros(d.shape[1])
     for step in range(_MAX_STEPS + 1):
-        bound = _gradient_norm_rounded_up(d, w, regularization)
+        bound = gradient_norm_rounded_up(d, w, regularization)
         if bound <= gradient_tolerance / 2:
             return TrainedWeights(w, bound, step)
         w = w + _newton_step(d, w, regularization)
@@ -118,8 +148,9 @@ def train_linear_head(
     pair_norm: float = 2.0,
     gradient_tolerance: float = DEFAULT_TOLERANCE,
     features: tuple[FeatureMatrix, FeatureMatrix] | None = None,
+    privacy: PrivacyWish | None = None,
 ) -> LinearHead:
-    """Train a head with its certificate.
+    """Train a head with its certificate, and with `privacy` a differentially private one.
 
     Args:
         pairs: the preference data; its `pairs_per_person` is k.
@@ -127,9 +158,11 @@ def train_linear_head(
         regularization, scale, reward_max, pair_norm, gradient_tolerance: μ, s, R, G, τ. All are declared; choosing
             them by looking at accuracy on the same data is a leak that the certificate does not count.
         features: what `encode_pairs(pairs, encoder)` gave, where the caller has it already.
+        privacy: ε, δ and the kind of noise of a private head (`private_training.py`). Every call is a release of its
+            own, to be paid for.
 
     Raises:
-        TrainingFailed: as `train_head`.
+        TrainingFailed: as `train_head`, `require_contrast`.
     """
     positive, negative = encode_pairs(pairs, encoder) if features is None else features
     facts = HeadFacts(
@@ -145,21 +178,41 @@ def train_linear_head(
         raise TrainingFailed(f"{len(positive)} rows of features for {facts.pairs} pairs")
     if not math.isfinite(movement_rounded_up(facts)):
         raise TrainingFailed("the sensitivity is not finite")
+    require_contrast(pairs, positive, negative)
+    private = None
+    if privacy is not None:
+        private = calibrated(facts, positive.shape[1], privacy.noise, privacy.epsilon, privacy.delta)
     trained = train_head(
         positive,
         negative,
         regularization,
         pair_norm=pair_norm,
-        gradient_tolerance=gradient_tolerance,
+        # A private head gives half of its share of τ to the lattice that its weights are rounded to.
+        gradient_tolerance=gradient_tolerance if private is None else gradient_tolerance / 2,
         pairs_per_person=facts.pairs_per_person,
     )
+    weights = tuple(float(x) for x in trained.weights)
     return LinearHead(
-        weights=tuple(float(x) for x in trained.weights),
+        weights=weights if private is None else released_weights(trained.weights, private),
         encoder=encoder.name,
         encoder_revision=encoder.revision,
-        certificate=SensitivityCertificate.of(facts, pairs.sha256),
+        certificate=SensitivityCertificate.of(facts, pairs.sha256 if private is None else None),
         identifier=new_identifier(),
+        private=private,
     )
+
+
+def require_contrast(pairs: PreferencePairs, positive: FeatureMatrix, negative: FeatureMatrix) -> None:
+    """Refuse pairs from which nothing but one text can be learnt.
+
+    Raises:
+        TrainingFailed: all pairs prefer one text over one other, or the features differ in no pair.
+    """
+    rows = pairs.rows
+    if len(rows) > 1 and len({row.chosen for row in rows}) == len({row.rejected for row in rows}) == 1:
+        raise TrainingFailed(f"one class only: all {len(rows)} pairs prefer one and the same text over one other")
+    if np.array_equal(positive, negative):
+        raise TrainingFailed("one class only: the encoder sees no difference between chosen and rejected in any pair")
 
 
 def encode_pairs(pairs: PreferencePairs, encoder: Encoder) -> tuple[FeatureMatrix, FeatureMatrix]:
@@ -200,7 +253,7 @@ def _objective(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> flo
     return float(loss) + mu / 2 * float(w @ w)
 
 
-def _gradient_norm_rounded_up(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> float:
+def gradient_norm_rounded_up(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> float:
     """An upper bound on ‖∇F(w)‖ for the exact F, computed in float64.
 
     Sums over the N pairs are exact up to one rounding (`math.fsum`), so what errs is each term: z_i = w·d_i by at

@@ -3,7 +3,9 @@
 from reticent.accounting.calibration.aggregate import Aggregate, aggregate
 from reticent.accounting.calibration.claim import Claim
 from reticent.accounting.calibration.documents import InvalidDocumentError
+from reticent.accounting.calibration.entries import Entry, Notice, ReleaseRefusedError, RoundError
 from reticent.accounting.calibration.plan import Plan, Schedule, Site
+from reticent.accounting.calibration.recruitment import Recruitment
 from reticent.accounting.calibration.release import (
     RecordInvalidError,
     Release,
@@ -11,17 +13,20 @@ from reticent.accounting.calibration.release import (
     WrongBatchSizeError,
     make_release,
 )
-from reticent.accounting.calibration.transcript import Entry, ReleaseRefusedError, Transcript
+from reticent.accounting.calibration.transcript import Transcript
 
 __all__ = [
     "Aggregate",
     "Claim",
     "Entry",
     "InvalidDocumentError",
+    "Notice",
     "Plan",
     "RecordInvalidError",
+    "Recruitment",
     "Release",
     "ReleaseRefusedError",
+    "RoundError",
     "Schedule",
     "Site",
     "SiteBatch",

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
+from reticent.accounting.calibration.kinds import COUNT_ERROR, ReleaseKind
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.release import Release
 
@@ -23,7 +24,8 @@ class Aggregate:
     """What the rule reads. Tuples over thresholds have m entries, tuples over sites follow the plan's order.
 
     Attributes:
-        accepted_loss, accepted_nonloss: Z̃_j and F̃_j, noised, never clipped.
+        accepted_loss, accepted_nonloss: Z̃_j and F̃_j, noised, never clipped. With "count_error" releases, where F̃_j
+            is not released, the latter is Ã_j - Z̃_j.
         noise_variance: V_j, the σ² of all cells in each of the two sums.
         events: N, slots released.
         events_by_site: N_k.
@@ -31,6 +33,9 @@ class Aggregate:
         transfer: η = ½ Σ|w_k - w̄_k| + Σ w_k γ_k (paper, equation 8).
         contrast_transfer: η, and (1 - r*) for the largest fraction of unfilled slots that the plan allows. An empty
             slot hides a contrast of at most 1 - r*.
+        release: kind of the releases.
+        accepted: Ã_j, noised; the released counts with "count_error", Z̃_j + F̃_j otherwise.
+        least_variance: v0, the least σ² of a release under the plan.
     """
 
     accepted_loss: tuple[int, ...]
@@ -41,6 +46,9 @@ class Aggregate:
     releases: int
     transfer: float
     contrast_transfer: float
+    release: ReleaseKind
+    accepted: tuple[int, ...]
+    least_variance: float
 
     @property
     def realised_weights(self) -> tuple[float, ...]:
@@ -51,24 +59,31 @@ class Aggregate:
 def aggregate(plan: Plan, releases: Iterable[Release]) -> Aggregate:
     """Add up releases that `Transcript.append` has accepted (lengths, sites and noise scales are checked there)."""
     arrived = tuple(releases)
-    loss, nonloss = [0] * plan.bins, [0] * plan.bins
+    loss, other = [0] * plan.bins, [0] * plan.bins
     by_site = [0] * len(plan.sites)
     for item in arrived:
         loss = [x + y for x, y in zip(loss, item.loss_counts, strict=True)]
-        nonloss = [x + y for x, y in zip(nonloss, item.nonloss_counts, strict=True)]
+        others = item.all_counts if plan.release == COUNT_ERROR else item.nonloss_counts
+        other = [x + y for x, y in zip(other, others, strict=True)]
         by_site[plan.site_index(item.site)] += item.slots
     variance = math.fsum(item.noise_scale**2 for item in arrived)
     m = len(plan.thresholds)
     eta = mixture_transfer([site.weight for site in plan.sites], by_site, [site.drift for site in plan.sites])
+    sign = -1 if plan.release == COUNT_ERROR else 1
+    Z, Y = _suffix_sums(loss), _suffix_sums(other)
+    combined = tuple(y + sign * z for z, y in zip(Z, Y, strict=True))
     return Aggregate(
-        accepted_loss=_suffix_sums(loss),
-        accepted_nonloss=_suffix_sums(nonloss),
+        accepted_loss=Z,
+        accepted_nonloss=combined if plan.release == COUNT_ERROR else Y,
         noise_variance=tuple((m - j) * variance for j in range(m)),
         events=sum(by_site),
         events_by_site=tuple(by_site),
         releases=len(arrived),
         transfer=eta,
         contrast_transfer=eta + (1.0 - plan.target_risk) * plan.max_unfilled,
+        release=plan.release,
+        accepted=Y if plan.release == COUNT_ERROR else combined,
+        least_variance=plan.noise_scale**2,
     )
 
 

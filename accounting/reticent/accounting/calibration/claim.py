@@ -35,3 +35,13 @@ class Claim:
             raise ValueError(
                 f"alpha_risk + alpha_acceptance must be below 1, got {self.alpha_risk!r} + {self.alpha_acceptance!r}"
             )
+
+    @property
+    def alpha_sampling(self) -> float:
+        """α_s, half of α_D + α_A: the budget of the sampling event in rules that split by source (paper, theorem 1)."""
+        return 0.5 * (self.alpha_risk + self.alpha_acceptance)
+
+    @property
+    def alpha_noise(self) -> float:
+        """α_n, the other half: the budget of the noise event."""
+        return 0.5 * (self.alpha_risk + self.alpha_acceptance)

@@ -18,6 +18,8 @@ from reticent.accounting.fingerprint import parse_json
 
 __all__ = [
     "InvalidDocumentError",
+    "parse_document",
+    "read_bytes",
     "read_fields",
     "read_file",
     "read_float",
@@ -127,8 +129,25 @@ def read_file(path: str | os.PathLike[str], where: str) -> object:
         OSError: the file cannot be read.
         InvalidDocumentError: it is too large, not UTF-8, or not JSON.
     """
+    return parse_document(read_bytes(path), where)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The first 64 MiB of a file, and one byte more where there are more, so that `parse_document` refuses it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with Path(path).open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
+        return file.read(MAX_BYTES + 1)
+
+
+def parse_document(data: bytes, where: str) -> object:
+    """The JSON value in at most 64 MiB of text.
+
+    Raises:
+        InvalidDocumentError: too much, not UTF-8, or not JSON.
+    """
     if len(data) > MAX_BYTES:
         raise InvalidDocumentError(where, f"the file is larger than {MAX_BYTES} bytes")
     try:

@@ -24,10 +24,13 @@ from reticent.accounting.calibration.documents import (
     read_object,
     read_text,
 )
-from reticent.accounting.charges.gaussian import discrete_calibrated_scale, discrete_delta_of
+from reticent.accounting.calibration.kinds import LOSS_NONLOSS, RELEASE_KINDS, SERVING_RULES, ReleaseKind
+from reticent.accounting.calibration.noise_scale import release_delta, release_scale
+from reticent.accounting.calibration.recruitment import Recruitment
+from reticent.accounting.calibration.subgroup import SUBGROUP_FACT, Subgroup
 from reticent.accounting.fingerprint import Fingerprint, sha256_hex
 
-__all__ = ["PLAN_FORMAT", "Plan", "Schedule", "Site"]
+__all__ = ["PLAN_FORMAT", "Plan", "Schedule", "Site", "share"]
 
 PLAN_FORMAT = "reticent-plan/1"
 MAX_EVENTS = 10**9
@@ -100,14 +103,17 @@ class Plan:
         sites: at least one; the weights sum to 1.
         epsilon, delta: of the privacy of one slot under zero-out adjacency: one slot enters one release.
         noise_scale: σ of the discrete Gaussian added to each of the 2(m+1) cells; checked here against (epsilon,
-            delta).
+            delta) and the kind of release.
         schedule: see `Schedule`.
         loss, score: names of the declared loss and score.
         fingerprint: the configuration that is calibrated.
         min_acceptance, alpha_risk, alpha_acceptance: a_min, α_D, α_A.
         max_unfilled: largest fraction of a release's slots that may carry no record; see `SiteBatch`. Every unfilled
             slot costs power through `Aggregate.contrast_transfer`.
-        rule: "eprocess".
+        rule: name of the rule that judges the transcript; one of `SERVING_RULES`. What is only for studies is refused.
+        release: kind of release, see `kinds`; left out of the document when it is the default.
+        recruitment: which sites a round asks; left out of the document when it is the default.
+        subgroup: the plan's place in a family of subgroup plans; left out of the document when there is none.
 
     Raises:
         ValueError: any value outside its range, or noise too small for (epsilon, delta).
@@ -128,6 +134,9 @@ class Plan:
     alpha_acceptance: float = 0.005
     max_unfilled: float = 0.0
     rule: str = "eprocess"
+    release: ReleaseKind = LOSS_NONLOSS
+    recruitment: Recruitment = field(default_factory=Recruitment)
+    subgroup: Subgroup | None = None
 
     def __post_init__(self) -> None:
         _as_floats(self, _NUMBERS)
@@ -136,19 +145,19 @@ class Plan:
         _ = self.claim
         _check_thresholds(self.thresholds)
         _check_sites(self.sites)
-        _check_privacy(self.epsilon, self.delta, self.noise_scale)
+        _check_rule(self.rule, self.release)
+        _check_privacy(self.release, self.epsilon, self.delta, self.noise_scale)
         if not 0.0 <= self.max_unfilled < 1.0:
             raise ValueError(f"max_unfilled must lie in [0, 1), got {self.max_unfilled!r}")
-        if self.rule != "eprocess":
-            raise ValueError(f"the rule must be 'eprocess', got {self.rule!r}")
         if not self.loss or not self.score:
             raise ValueError("loss and score need names")
+        _check_subgroup(self.subgroup, self.fingerprint)
 
     @classmethod
-    def calibrated(cls, *, epsilon: float, delta: float, **rest: object) -> Plan:
+    def calibrated(cls, *, epsilon: float, delta: float, release: ReleaseKind = LOSS_NONLOSS, **rest: object) -> Plan:
         """A plan with the smallest noise that gives (epsilon, delta); the other arguments are those of `Plan`."""
-        scale = discrete_calibrated_scale(epsilon, delta)
-        return cls(epsilon=epsilon, delta=delta, noise_scale=scale, **rest)  # type: ignore[arg-type]
+        scale = release_scale(release, epsilon, delta)
+        return cls(epsilon=epsilon, delta=delta, noise_scale=scale, release=release, **rest)  # type: ignore[arg-type]
 
     @cached_property
     def claim(self) -> Claim:
@@ -189,14 +198,17 @@ class Plan:
             raise ValueError(f"the plan has rounds 1 to {self.schedule.rounds}, not {round_number}")
         weight = self.sites[self.site_index(site)].weight
         looks = (0, *self.schedule.looks())
-        before, after = (_share(looks[index], weight) for index in (round_number - 1, round_number))
+        before, after = (share(looks[index], weight) for index in (round_number - 1, round_number))
         return after - before
 
     def to_json(self) -> dict[str, object]:
         """The plan as JSON values."""
         return {
             "format": PLAN_FORMAT,
-            **{f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NESTED},
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_NESTED, *_OPTIONAL)},
+            **({} if self.recruitment == Recruitment() else {"recruitment": self.recruitment.to_json()}),
+            **({} if self.release == LOSS_NONLOSS else {"release": self.release}),
+            **({} if self.subgroup is None else {"subgroup": self.subgroup.to_json()}),
             "thresholds": list(self.thresholds),
             "sites": [{"name": s.name, "weight": s.weight, "drift": s.drift} for s in self.sites],
             "schedule": {f.name: getattr(self.schedule, f.name) for f in fields(self.schedule)},
@@ -211,7 +223,9 @@ class Plan:
             InvalidDocumentError: not a plan, or a plan that `Plan` refuses.
         """
         try:
-            return cls._from_fields(read_fields(value, "plan", ("format", *(f.name for f in fields(cls)))))
+            required = ("format", *(f.name for f in fields(cls) if f.name not in _OPTIONAL))
+            present = [name for name in _OPTIONAL if name in read_object(value, "plan")]
+            return cls._from_fields(read_fields(value, "plan", (*required, *present)))
         except (ValueError, TypeError) as error:
             if isinstance(error, InvalidDocumentError):
                 raise
@@ -229,11 +243,16 @@ class Plan:
             loss=read_text(doc["loss"], "plan.loss"),
             score=read_text(doc["score"], "plan.score"),
             rule=read_text(doc["rule"], "plan.rule"),
+            release=read_text(doc["release"], "plan.release") if "release" in doc else LOSS_NONLOSS,
+            recruitment=Recruitment.from_json(doc["recruitment"]) if "recruitment" in doc else Recruitment(),
+            subgroup=Subgroup.from_json(doc["subgroup"]) if "subgroup" in doc else None,
             **{name: read_float(doc[name], f"plan.{name}") for name in _NUMBERS},
         )
 
 
 _NESTED = ("thresholds", "sites", "schedule", "fingerprint")
+# Left out of a document when they have their default, so that old digests stay.
+_OPTIONAL = ("recruitment", "release", "subgroup")
 _NUMBERS = (
     "target_risk",
     "epsilon",
@@ -252,7 +271,8 @@ def _as_floats(value: object, names: tuple[str, ...]) -> None:
         object.__setattr__(value, name, float(getattr(value, name)))
 
 
-def _share(total: int, weight: float) -> int:
+def share(total: int, weight: float) -> int:
+    """Slots of a site of this weight among `total`, rounded up."""
     # 0.07 * 100 is a little above 7 in floating point; that must not ask for an eighth slot.
     return math.ceil(total * weight - 1e-6)
 
@@ -297,11 +317,25 @@ def _check_sites(sites: tuple[Site, ...]) -> None:
         raise ValueError(f"the sites' weights must sum to 1, they sum to {total!r}")
 
 
-def _check_privacy(epsilon: float, delta: float, noise_scale: float) -> None:
+def _check_subgroup(subgroup: Subgroup | None, fingerprint: Fingerprint) -> None:
+    # The gate finds a certificate by its fingerprint, so what the plan says of its subgroup must stand there.
+    stated = fingerprint.facts.get(SUBGROUP_FACT)
+    if stated != (None if subgroup is None else subgroup.name):
+        raise ValueError(f"the fingerprint says subgroup {stated!r}, the plan {subgroup and subgroup.name!r}")
+
+
+def _check_rule(rule: str, release: ReleaseKind) -> None:
+    if rule not in SERVING_RULES:
+        raise ValueError(f"the rule must be one of {sorted(SERVING_RULES)}, got {rule!r}")
+    if release not in RELEASE_KINDS or release not in SERVING_RULES[rule]:
+        raise ValueError(f"rule {rule!r} reads the releases {sorted(SERVING_RULES[rule])}, got {release!r}")
+
+
+def _check_privacy(release: ReleaseKind, epsilon: float, delta: float, noise_scale: float) -> None:
     if not (0.0 < epsilon < math.inf and 0.0 < delta < 1.0 and 0.0 < noise_scale < math.inf):
         raise ValueError(
             f"need epsilon > 0, 0 < delta < 1, noise_scale > 0; got {epsilon!r}, {delta!r}, {noise_scale!r}"
         )
-    reached = discrete_delta_of(epsilon, noise_scale) * (1.0 + 1e-9)  # its relative error is below that
+    reached = release_delta(release, epsilon, noise_scale) * (1.0 + 1e-9)  # its relative error is below that
     if not reached <= delta:
         raise ValueError(f"noise_scale {noise_scale!r} gives delta {reached!r} at epsilon {epsilon!r}, above {delta!r}")

@@ -6,6 +6,9 @@ its L2 sensitivity is 1, and an independent discrete Gaussian of scale σ on *ev
 adjacency). A fractional loss is first rounded by a coin with probability ℓ: the mean is unchanged, and the rule's
 bound on the exponential is then an equality.
 
+A "count_error" release (paper, equations 13 to 15) has the losses and the counts of all records of each bin instead.
+One slot then moves two cells, and the noise of such a plan is calibrated for that (`noise_scale.py`).
+
 Slots and unfilled slots
 ------------------------
 N counts slots, and is public. A slot without a record adds nothing (A = 0). For the acceptance floor that errs on the
@@ -24,7 +27,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from reticent.accounting.calibration.documents import read_fields, read_float, read_int, read_ints, read_text
+from reticent.accounting.calibration.documents import (
+    MAX_INTEGER,
+    InvalidDocumentError,
+    read_fields,
+    read_float,
+    read_int,
+    read_ints,
+    read_object,
+    read_text,
+)
+from reticent.accounting.calibration.kinds import COUNT_ERROR, LOSS_NONLOSS, ReleaseKind
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.errors import AccountingError
 from reticent.accounting.noise import bernoulli, discrete_gaussian
@@ -82,20 +95,30 @@ class SiteBatch:
 
     @classmethod
     def from_records(
-        cls, plan: Plan, round_number: int, site: str, records: Iterable[tuple[float, float]]
+        cls,
+        plan: Plan,
+        round_number: int,
+        site: str,
+        records: Iterable[tuple[float, float]],
+        *,
+        slots: int | None = None,
     ) -> SiteBatch:
         """Bin the records of one batch.
 
         Args:
             records: pairs (score, loss), both in [0, 1]. Each record may enter one release only.
+            slots: what the open round asks. Left out: what the plan says, if the plan alone decides it.
 
         Raises:
             ValueError: the plan has no such round or site, or asks the site for nothing in it.
             WrongBatchSizeError: not as many records as the plan asks for.
             RecordInvalidError: a score or loss outside [0, 1], or not a number.
         """
-        slots = plan.slots(round_number, site)
-        if slots == 0:
+        if slots is None:
+            if not plan.recruitment.is_fixed:
+                raise ValueError("under this plan the open round says how many slots it asks")
+            slots = plan.slots(round_number, site)
+        if slots < 1:
             raise ValueError(f"the plan asks {site!r} for nothing in round {round_number}")
         batch = tuple(records)
         least = max(0, slots - math.floor(plan.max_unfilled * slots))
@@ -119,6 +142,8 @@ class Release:
         slots: slots of this release.
         loss_counts, nonloss_counts: noised accepted loss and non-loss of bins 0..m.
         noise_scale: σ of the discrete Gaussian on each cell.
+        all_counts: noised counts of all records of bins 0..m in a "count_error" release, where `nonloss_counts` is ().
+            Empty in a "loss_nonloss" release.
     """
 
     plan_digest: str
@@ -128,16 +153,34 @@ class Release:
     loss_counts: tuple[int, ...]
     nonloss_counts: tuple[int, ...]
     noise_scale: float
+    all_counts: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> ReleaseKind:
+        """What it holds; see `kinds`."""
+        return COUNT_ERROR if self.all_counts else LOSS_NONLOSS
+
+    def problem(self, plan: Plan) -> str | None:
+        """What is wrong with the form of the counts, or None. Never depends on what they say."""
+        if self.kind != plan.release or (self.kind == COUNT_ERROR and self.nonloss_counts):
+            return f"the plan asks for a {plan.release!r} release"
+        for name, counts in (("loss_counts", self.loss_counts), _other_counts(self)):
+            if len(counts) != plan.bins:
+                return f"{name} has {len(counts)} cells instead of {plan.bins}"
+            if any(type(count) is not int or abs(count) > MAX_INTEGER for count in counts):
+                return f"{name} holds something that is not an integer of at most 2^53"
+        return None
 
     def to_json(self) -> dict[str, object]:
         """The release as JSON values."""
+        name, counts = _other_counts(self)
         return {
             "plan_digest": self.plan_digest,
             "round": self.round_number,
             "site": self.site,
             "slots": self.slots,
             "loss_counts": list(self.loss_counts),
-            "nonloss_counts": list(self.nonloss_counts),
+            name: list(counts),
             "noise_scale": self.noise_scale,
         }
 
@@ -148,16 +191,21 @@ class Release:
         Raises:
             InvalidDocumentError: a missing, unknown or ill-typed field.
         """
-        names = ("plan_digest", "round", "site", "slots", "loss_counts", "nonloss_counts", "noise_scale")
+        other = "all_counts" if "all_counts" in read_object(value, where) else "nonloss_counts"
+        names = ("plan_digest", "round", "site", "slots", "loss_counts", other, "noise_scale")
         doc = read_fields(value, where, names)
+        counts = read_ints(doc[other], f"{where}.{other}")
+        if other == "all_counts" and not counts:
+            raise InvalidDocumentError(f"{where}.all_counts", "is empty")
         return cls(
             read_text(doc["plan_digest"], f"{where}.plan_digest"),
             read_int(doc["round"], f"{where}.round"),
             read_text(doc["site"], f"{where}.site"),
             read_int(doc["slots"], f"{where}.slots"),
             read_ints(doc["loss_counts"], f"{where}.loss_counts"),
-            read_ints(doc["nonloss_counts"], f"{where}.nonloss_counts"),
+            counts if other == "nonloss_counts" else (),
             read_float(doc["noise_scale"], f"{where}.noise_scale"),
+            counts if other == "all_counts" else (),
         )
 
 
@@ -176,15 +224,27 @@ def make_release(plan: Plan, batch: SiteBatch, *, noise: Callable[[], int] | Non
     if batch.plan_digest != plan.digest:
         raise ValueError(f"the batch was made for plan {batch.plan_digest}, not for {plan.digest}")
     draw = partial(discrete_gaussian, plan.noise_scale) if noise is None else noise
+    losses = tuple(count + draw() for count in batch.loss_counts)
+    others: tuple[int, ...] = batch.nonloss_counts
+    if plan.release == COUNT_ERROR:
+        others = tuple(x + y for x, y in zip(batch.loss_counts, batch.nonloss_counts, strict=True))
+    others = tuple(count + draw() for count in others)
     return Release(
         plan_digest=plan.digest,
         round_number=batch.round_number,
         site=batch.site,
         slots=batch.slots,
-        loss_counts=tuple(count + draw() for count in batch.loss_counts),
-        nonloss_counts=tuple(count + draw() for count in batch.nonloss_counts),
+        loss_counts=losses,
+        nonloss_counts=() if plan.release == COUNT_ERROR else others,
         noise_scale=plan.noise_scale,
+        all_counts=others if plan.release == COUNT_ERROR else (),
     )
+
+
+def _other_counts(release: Release) -> tuple[str, tuple[int, ...]]:
+    if release.kind == COUNT_ERROR:
+        return "all_counts", release.all_counts
+    return "nonloss_counts", release.nonloss_counts
 
 
 def _check_record(index: int, score: object, loss: object) -> None:

@@ -3,71 +3,49 @@
 Each entry's hash covers the one before, and the first covers the plan's digest, so a changed, dropped or moved entry
 breaks the chain. The chain shows accidents and careless edits. It is not a signature: who can rewrite the whole file
 can rewrite the chain.
+
+Two forms
+---------
+A *plain* transcript holds releases only; what a site may release follows from the plan. A transcript *with rounds*
+also holds, as entries of the chain, when each round was opened, what it asked of whom and until when, and which sites
+had dropped out when it was closed (`events.py`). Every such entry is computed again in a replay. A plan whose
+recruitment depends on the past has transcripts with rounds only. The first entry decides which form it is.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from reticent.accounting.calibration.aggregate import Aggregate, aggregate
+from reticent.accounting.calibration.controller import asked_slots
 from reticent.accounting.calibration.documents import (
-    MAX_INTEGER,
     InvalidDocumentError,
     read_fields,
     read_file,
     read_list,
+    read_object,
     read_text,
     read_time,
     write_atomically,
 )
+from reticent.accounting.calibration.entries import (
+    Entry,
+    Notice,
+    ReleaseRefusedError,
+    RoundError,
+    entry_digest,
+    notice_digest,
+)
+from reticent.accounting.calibration.events import RoundClosed, RoundEvent, RoundOpened, read_event
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.release import Release
-from reticent.accounting.errors import AccountingError
-from reticent.accounting.fingerprint import canonical_json, sha256_hex
+from reticent.accounting.fingerprint import canonical_json
 
-__all__ = ["TRANSCRIPT_FORMAT", "Entry", "ReleaseRefusedError", "Transcript"]
+__all__ = ["TRANSCRIPT_FORMAT", "Entry", "Notice", "ReleaseRefusedError", "RoundError", "Transcript"]
 
 TRANSCRIPT_FORMAT = "reticent-transcript/1"
-
-
-class ReleaseRefusedError(AccountingError, ValueError):
-    """A release that does not belong into the transcript.
-
-    Attributes:
-        reason: "wrong_plan", "unknown_site", "wrong_round", "late", "duplicate", "wrong_slots", "wrong_noise",
-            "malformed" or "wrong_time".
-    """
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-        self.detail = detail
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One accepted release.
-
-    Attributes:
-        release: as the site sent it.
-        received_at: when it was accepted, UTC.
-        digest: SHA-256 over the digest before it, the release and the time.
-    """
-
-    release: Release
-    received_at: datetime
-    digest: str
-
-    def to_json(self) -> dict[str, object]:
-        """The entry as JSON values."""
-        return {
-            "release": self.release.to_json(),
-            "received_at": self.received_at.isoformat(),
-            "digest": self.digest,
-        }
 
 
 class Transcript:
@@ -75,8 +53,11 @@ class Transcript:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._log: list[Entry | Notice] = []
         self._entries: list[Entry] = []
         self._seen: set[tuple[int, str]] = set()
+        self._opened: RoundOpened | None = None
+        self._is_open = False
 
     @property
     def plan(self) -> Plan:
@@ -85,20 +66,99 @@ class Transcript:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries so far."""
+        """The releases so far."""
         return tuple(self._entries)
 
     @property
+    def log(self) -> tuple[Entry | Notice, ...]:
+        """Everything in order: releases, and the rounds that were opened and closed."""
+        return tuple(self._log)
+
+    @property
     def head(self) -> str:
-        """Digest of the last entry, or of the plan when there is none."""
-        return self._entries[-1].digest if self._entries else self._plan.digest
+        """Digest of the last entry of the log, or of the plan when there is none."""
+        return self._log[-1].digest if self._log else self._plan.digest
+
+    @property
+    def last_opened(self) -> RoundOpened | None:
+        """The round that was opened last, closed or not; None before the first and in a plain transcript."""
+        return self._opened
+
+    @property
+    def open_round(self) -> RoundOpened | None:
+        """The round that is open, or None."""
+        return self._opened if self._is_open else None
+
+    def missing(self) -> tuple[str, ...]:
+        """Sites that the open round waits for, in the plan's order."""
+        if not self._is_open or self._opened is None:
+            return ()
+        number = self._opened.round_number
+        return tuple(site for site, _ in self._opened.asked if (number, site) not in self._seen)
+
+    def find(self, round_number: int, site: str) -> Entry | None:
+        """The entry of a site's release in a round, or None."""
+        if (round_number, site) not in self._seen:
+            return None
+        return next(e for e in self._entries if (e.release.round_number, e.release.site) == (round_number, site))
+
+    def next_request(self) -> tuple[tuple[str, int], ...]:
+        """What the next round would ask, (site, slots) in the plan's order, sites that it does not ask left out.
+
+        Raises:
+            RoundError: no round is left.
+        """
+        number = self._next_number()
+        slots = asked_slots(self._plan, number, self.aggregate().events_by_site)
+        return tuple((site.name, count) for site, count in zip(self._plan.sites, slots, strict=True) if count)
+
+    def begin_round(self, closes_at: datetime, now: datetime | None = None) -> Notice:
+        """Open the next round; what it asks follows from the plan and the releases so far.
+
+        Args:
+            closes_at: with a time zone, after `now`.
+            now: with a time zone, not before the last entry. Left out: now.
+
+        Raises:
+            RoundError: a round is open, none is left, the transcript is a plain one, or a time is wrong.
+        """
+        if self._log and self._opened is None:
+            raise RoundError("plain", "this transcript has releases without rounds")
+        if self._is_open:
+            raise RoundError("is_open", f"round {self._next_number() - 1} is open")
+        time = self._round_time(now)
+        if closes_at.utcoffset() is None or closes_at <= time:
+            raise RoundError("wrong_time", "a round closes after it was opened, at a time with a time zone")
+        opened = RoundOpened(self._next_number(), self.next_request(), closes_at.astimezone(UTC))
+        self._opened, self._is_open = opened, True
+        return self._note(opened, time)
+
+    def end_round(self, now: datetime | None = None) -> Notice:
+        """Close the open round. Who has not released by now has dropped out of it.
+
+        Raises:
+            RoundError: no round is open, or its time has not passed and some site may still release.
+        """
+        if self._opened is None or not self._is_open:
+            raise RoundError("not_open", "no round is open")
+        time, dropped = self._round_time(now), self.missing()
+        if dropped and time < self._opened.closes_at:
+            raise RoundError("too_early", f"the round is open until {self._opened.closes_at.isoformat()}")
+        self._is_open = False
+        return self._note(RoundClosed(self._opened.round_number, dropped), time)
+
+    def copy(self) -> Transcript:
+        """A transcript that grows on its own from here. Entries are frozen and shared."""
+        other = Transcript(self._plan)
+        other._log, other._entries, other._seen = list(self._log), list(self._entries), set(self._seen)
+        other._opened, other._is_open = self._opened, self._is_open
+        return other
 
     def append(self, release: Release, received_at: datetime | None = None) -> Entry:
         """Accept a release, or leave the transcript as it is.
 
         Nothing that is checked here depends on what the counts say, only on their form: a rule that looked at them
-            would choose
-        among releases after the fact, and the certificate would not hold.
+        would choose among releases after the fact, and the certificate would not hold.
 
         Args:
             received_at: with a time zone, not before the last entry. Left out: now.
@@ -106,9 +166,10 @@ class Transcript:
         Raises:
             ReleaseRefusedError: it does not answer this plan, or comes twice, or after a later round has begun.
         """
-        self._check(release)
         time = self._time(received_at)
-        entry = Entry(release, time, _entry_digest(self.head, release, time))
+        self._check(release, time)
+        entry = Entry(release, time, entry_digest(self.head, release, time))
+        self._log.append(entry)
         self._entries.append(entry)
         self._seen.add((release.round_number, release.site))
         return entry
@@ -127,7 +188,7 @@ class Transcript:
         return {
             "format": TRANSCRIPT_FORMAT,
             "plan": self._plan.to_json(),
-            "entries": [entry.to_json() for entry in self._entries],
+            "entries": [entry.to_json() for entry in self._log],
         }
 
     @classmethod
@@ -143,15 +204,7 @@ class Transcript:
         transcript = cls(Plan.from_json(doc["plan"]))
         for index, item in enumerate(read_list(doc["entries"], "transcript.entries")):
             where = f"transcript.entries.{index}"
-            fields = read_fields(item, where, ("release", "received_at", "digest"))
-            release = Release.from_json(fields["release"], f"{where}.release")
-            time = read_time(fields["received_at"], f"{where}.received_at")
-            try:
-                entry = transcript.append(release, time)
-            except ReleaseRefusedError as error:
-                raise InvalidDocumentError(where, str(error)) from error
-            if entry.digest != read_text(fields["digest"], f"{where}.digest"):
-                raise InvalidDocumentError(f"{where}.digest", "does not match the entries before it")
+            transcript._replay(read_object(item, where), where)
         return transcript
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -168,7 +221,54 @@ class Transcript:
         """
         return cls.from_json(read_file(path, "transcript"))
 
-    def _check(self, release: Release) -> None:
+    def _replay(self, item: Mapping[str, object], where: str) -> None:
+        kind = next((kind for kind in ("opened", "closed") if kind in item), "release")
+        fields = read_fields(item, where, (kind, "received_at", "digest"))
+        time = read_time(fields["received_at"], f"{where}.received_at")
+        again: Entry | Notice
+        try:
+            if kind == "release":
+                again = self.append(Release.from_json(fields[kind], f"{where}.release"), time)
+            else:
+                again = self._replay_event(read_event(kind, fields[kind], f"{where}.{kind}"), time, where)
+        except (ReleaseRefusedError, RoundError) as error:
+            raise InvalidDocumentError(where, str(error)) from error
+        if again.digest != read_text(fields["digest"], f"{where}.digest"):
+            raise InvalidDocumentError(f"{where}.digest", "does not match the entries before it")
+
+    def _replay_event(self, event: RoundEvent, time: datetime, where: str) -> Notice:
+        is_opening = isinstance(event, RoundOpened)
+        again = self.begin_round(event.closes_at, time) if isinstance(event, RoundOpened) else self.end_round(time)
+        if again.event.to_json() != event.to_json():
+            found = "asks" if is_opening else "names dropouts"
+            raise InvalidDocumentError(where, f"the round {found} otherwise than the plan and the entries before it do")
+        return again
+
+    def _next_number(self) -> int:
+        number = 1 if self._opened is None else self._opened.round_number + 1
+        if number > self._plan.schedule.rounds and not self._is_open:
+            raise RoundError("none_left", f"the plan has {self._plan.schedule.rounds} rounds")
+        return number
+
+    def _note(self, event: RoundEvent, time: datetime) -> Notice:
+        notice = Notice(event, time, notice_digest(self.head, event, time))
+        self._log.append(notice)
+        return notice
+
+    def _asked(self, release: Release, time: datetime) -> int:
+        """Slots that this release should have: as the open round asks, or in a plain transcript as the plan says."""
+        number, opened = release.round_number, self._opened
+        if opened is None:
+            if not self._plan.recruitment.is_fixed:
+                raise ReleaseRefusedError("wrong_round", "under this plan a round is opened before it takes releases")
+            return self._plan.slots(number, release.site)
+        if number > opened.round_number:
+            raise ReleaseRefusedError("wrong_round", f"round {number} is not open yet")
+        if number < opened.round_number or not self._is_open or time >= opened.closes_at:
+            raise ReleaseRefusedError("late", f"round {number} is over")
+        return opened.slots(release.site)
+
+    def _check(self, release: Release, time: datetime) -> None:
         plan = self._plan
         if release.plan_digest != plan.digest:
             raise ReleaseRefusedError("wrong_plan", f"it answers plan {release.plan_digest!r}, this is {plan.digest}")
@@ -180,19 +280,17 @@ class Transcript:
             raise ReleaseRefusedError("duplicate", f"{release.site!r} has released in round {release.round_number}")
         if self._entries and release.round_number < self._entries[-1].release.round_number:
             raise ReleaseRefusedError("late", f"round {release.round_number} is over")
-        slots = plan.slots(release.round_number, release.site)
+        slots = self._asked(release, time)
         if release.slots != slots or slots == 0:
             raise ReleaseRefusedError("wrong_slots", f"the plan asks for {slots} slots, got {release.slots}")
         if release.noise_scale != plan.noise_scale:
             raise ReleaseRefusedError("wrong_noise", f"the plan says {plan.noise_scale!r}, got {release.noise_scale!r}")
-        for name, counts in (("loss_counts", release.loss_counts), ("nonloss_counts", release.nonloss_counts)):
-            if len(counts) != plan.bins:
-                raise ReleaseRefusedError("malformed", f"{name} has {len(counts)} cells instead of {plan.bins}")
-            if any(type(count) is not int or abs(count) > MAX_INTEGER for count in counts):
-                raise ReleaseRefusedError("malformed", f"{name} holds something that is not an integer of at most 2^53")
+        problem = release.problem(plan)
+        if problem is not None:
+            raise ReleaseRefusedError("malformed", problem)
 
     def _time(self, received_at: datetime | None) -> datetime:
-        last = self._entries[-1].received_at if self._entries else None
+        last = self._log[-1].received_at if self._log else None
         if received_at is None:
             now = datetime.now(UTC)
             return now if last is None else max(now, last)  # a clock that was set back must not stop a calibration
@@ -203,6 +301,8 @@ class Transcript:
             raise ReleaseRefusedError("wrong_time", f"{time.isoformat()} lies before the last entry")
         return time
 
-
-def _entry_digest(previous: str, release: Release, time: datetime) -> str:
-    return sha256_hex({"previous": previous, "release": release.to_json(), "received_at": time.isoformat()})
+    def _round_time(self, now: datetime | None) -> datetime:
+        try:
+            return self._time(now)
+        except ReleaseRefusedError as error:
+            raise RoundError(error.reason, error.detail) from error

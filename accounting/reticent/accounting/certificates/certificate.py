@@ -3,9 +3,9 @@
 Loading never believes the verdict in the file. It replays the transcript, judges it anew and compares: indices,
 counts and the chosen threshold exactly; bounds and log evidences to 1e-9 (relative, or absolute below 1; for log
 evidences, which are small differences of numbers as large as N, absolute below N/1000), because exp and log1p may
-differ in the last place between machines. On one machine they agree bit for bit. Decisions keep a margin of at least
-1e-9 (`rounding_margin`), so such a difference changes one only when an evidence lies within it of the margin's edge;
-the file is then refused.
+differ in the last place between machines. On one machine they agree bit for bit. Decisions of the e-process keep a
+margin of at least 1e-9 (`rounding_margin`), those of the other rules one of the rounding error (`boundaries.rounding`);
+such a difference changes one only at the margin's very edge, and the file is then refused.
 
 The document hash and the transcript's chain find damage and careless edits, and every lie about the verdict is found by
 recomputing it. They do not tell who wrote the file: one who invents whole releases can write a consistent
@@ -33,8 +33,9 @@ from reticent.accounting.calibration.documents import (
 )
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.transcript import Transcript
-from reticent.accounting.certificates.eprocess import Verdict, judge
 from reticent.accounting.certificates.errors import CertificateInvalid, NotCertified
+from reticent.accounting.certificates.rules import serving_rule
+from reticent.accounting.certificates.verdict import Verdict, judge_sums, sums_of
 from reticent.accounting.fingerprint import Fingerprint, canonical_json, sha256_hex
 
 __all__ = [
@@ -122,6 +123,8 @@ class Certificate:
             "loss": plan.loss,
             "score": plan.score,
             "rule": plan.rule,
+            "release": plan.release,
+            "failure_probabilities": dict(serving_rule(plan.rule, plan.release).failure_probabilities(plan.claim)),
             "threshold": self.threshold,
             "target_risk": plan.target_risk,
             "min_acceptance": plan.min_acceptance,
@@ -149,6 +152,7 @@ class Certificate:
             "plan_digest": plan.digest,
             "fingerprint_digest": self.fingerprint.digest,
             "digest": self.digest,
+            **({} if plan.subgroup is None else {"subgroup": plan.subgroup.to_json()}),
         }
 
     @cached_property
@@ -229,16 +233,8 @@ class Certificate:
 def judge_transcript(transcript: Transcript, through_round: int | None = None) -> Verdict:
     """The registered rule's verdict on a transcript, after `through_round` or at its end."""
     plan, total = transcript.plan, transcript.aggregate(through_round)
-    return judge(
-        plan.claim,
-        plan.thresholds,
-        total.accepted_loss,
-        total.accepted_nonloss,
-        total.noise_variance,
-        total.events,
-        contrast_transfer=total.contrast_transfer,
-        acceptance_transfer=total.transfer,
-    )
+    sums, transfer = sums_of(total)
+    return judge_sums(serving_rule(plan.rule, plan.release), plan.claim, plan.thresholds, sums, transfer)
 
 
 def verdicts_by_round(transcript: Transcript) -> tuple[tuple[int, Verdict], ...]:
@@ -265,7 +261,9 @@ def issue(
     verdict = judge_transcript(copy)
     if verdict.chosen is None:
         plan = copy.plan
-        raise NotCertified(f"risk {plan.target_risk:g} and acceptance {plan.min_acceptance:g}", verdict)
+        raise NotCertified(
+            f"risk {plan.target_risk:g} and acceptance {plan.min_acceptance:g}", verdict, plan.min_acceptance
+        )
     if now.utcoffset() is None:
         raise CertificateInvalid("times", "the time of issue needs a time zone")
     expires_at = copy.entries[-1].received_at + lifetime
@@ -289,7 +287,11 @@ def _check(certificate: Certificate) -> None:
 
 
 def _verdict_json(verdict: Verdict) -> dict[str, object]:
-    return {name: list(item) if isinstance(item, tuple) else item for name, item in asdict(verdict).items()}
+    """The verdict as JSON values; a rule without log evidences leaves their fields out."""
+    values = {name: list(item) if isinstance(item, tuple) else item for name, item in asdict(verdict).items()}
+    if verdict.log_risk_required is not None:
+        return values
+    return {name: item for name, item in values.items() if not name.startswith("log_")}
 
 
 def _agreeing_verdict(stored: Mapping[str, object], computed: Verdict) -> Verdict:
@@ -306,7 +308,7 @@ def _agreeing_verdict(stored: Mapping[str, object], computed: Verdict) -> Verdic
         if not _agree(stored[name], value, least) or (name == "threshold" and stored[name] != value):
             raise CertificateInvalid("verdict", f"{name} is {stored[name]!r}, the transcript gives {value!r}")
     values = {name: tuple(item) if isinstance(item, list) else item for name, item in stored.items()}
-    return Verdict(**values)  # type: ignore[arg-type]
+    return replace(computed, **values)  # type: ignore[arg-type]
 
 
 def _agree(stored: object, computed: object, least: float) -> bool:

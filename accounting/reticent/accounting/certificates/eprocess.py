@@ -4,6 +4,9 @@ Source: the project's design note on certificates; the statement it answers is "
 Certification for Federated Retrieval-Augmented Generation: Guarantees and Empirical Limits" (sections 3 and 4, with the
 one-hot release of accepted loss and accepted non-loss in place of counts and errors).
 
+With a "count_error" release the argument `accepted_nonloss` takes Ã: -λZ̃ + bÃ replaces (b-λ)Z̃ + bF̃, which is the same
+of the records; the noise that is taken away is then ½(λ² + b²)V, and ½s²V instead of s²V in the acceptance.
+
 For a bet λ > 0 put b = -log1p(r* expm1(-λ)) and g = expm1(b)/r*. A record with score and loss has Z = ℓA and F = (1-ℓ)A
 at threshold j, where A says whether it is accepted. exp(b - λℓ) is convex in ℓ, so given the past
 
@@ -31,22 +34,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from reticent.accounting.calibration.claim import Claim
+from reticent.accounting.calibration.kinds import LOSS_NONLOSS, ReleaseKind
 
 __all__ = [
     "ACCEPTANCE_BETS",
     "RISK_BETS",
-    "Verdict",
     "acceptance_lower",
     "certified_mask",
     "contrast_upper",
-    "judge",
     "log_acceptance_evidence",
     "log_risk_evidence",
     "rounding_margin",
@@ -58,35 +60,9 @@ Array = NDArray[np.float64]
 RISK_BETS: tuple[float, ...] = tuple(accumulate([0.005] + [1.6] * 13, lambda x, y: x * y))
 ACCEPTANCE_BETS: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 
+_LOG_RISK_BETS = math.log(len(RISK_BETS))
+_LOG_ACCEPTANCE_BETS = math.log(len(ACCEPTANCE_BETS))
 _NEWTON_STEPS = 60
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The rule's answer at one time. Indices of thresholds start at 0; tuples have one entry for each threshold.
-
-    Attributes:
-        certified: indices of the certified thresholds, increasing.
-        chosen: the smallest of them (acceptance falls with the threshold), or None.
-        threshold: the threshold at `chosen`, or None.
-        contrast_upper: d̄, upper bounds of E A(ℓ - r*) under the deployment mixture, in [-r*, 1-r*]; certified implies
-            ≤ 0.
-        acceptance_lower: a̲, lower bounds of the acceptance under the deployment mixture, in [0, 1].
-        log_risk_evidence, log_acceptance_evidence: log E at the null, compared with `log_risk_required` and
-            `log_acceptance_required` (the log of m/α).
-        events: N, slots released.
-    """
-
-    certified: tuple[int, ...]
-    chosen: int | None
-    threshold: float | None
-    contrast_upper: tuple[float, ...]
-    acceptance_lower: tuple[float, ...]
-    log_risk_evidence: tuple[float, ...]
-    log_acceptance_evidence: tuple[float, ...]
-    log_risk_required: float
-    log_acceptance_required: float
-    events: int
 
 
 def log_risk_evidence(
@@ -96,6 +72,7 @@ def log_risk_evidence(
     events: ArrayLike,
     contrast: ArrayLike,
     target_risk: float,
+    release: ReleaseKind = LOSS_NONLOSS,
 ) -> Array:
     """log E_j(δ): evidence, at each threshold, against a mean contrast of δ or more.
 
@@ -109,7 +86,7 @@ def log_risk_evidence(
     Returns:
         The logarithm of an e-process for Σd ≥ Nδ, non-decreasing in δ. Plain floating point: see `rounding_margin`.
     """
-    lines, slopes = _risk_lines(accepted_loss, accepted_nonloss, noise_variance, events, target_risk)
+    lines, slopes = _risk_lines(accepted_loss, accepted_nonloss, noise_variance, events, target_risk, release)
     return _logsumexp(lines + slopes * np.asarray(contrast, dtype=np.float64))
 
 
@@ -119,16 +96,16 @@ def log_acceptance_evidence(
     noise_variance: ArrayLike,
     events: ArrayLike,
     floor: ArrayLike,
+    release: ReleaseKind = LOSS_NONLOSS,
 ) -> Array:
     """log E^A_j(a'): evidence, at each threshold, against a mean acceptance of a' or less.
 
     Both noised sums enter, so the noise has variance 2V. Non-increasing in `floor` (a' ≥ 0). Arguments otherwise as
     `log_risk_evidence`.
     """
-    lines = _acceptance_lines(accepted_loss, accepted_nonloss, noise_variance)
-    bets = _column(tuple(math.expm1(s) for s in ACCEPTANCE_BETS), lines.ndim)
+    lines, growth = _acceptance_lines(accepted_loss, accepted_nonloss, noise_variance, release)
     count = np.asarray(events, dtype=np.float64)
-    return _logsumexp(lines - count * np.log1p(np.asarray(floor, dtype=np.float64) * bets))
+    return _logsumexp(lines - count * np.log1p(np.asarray(floor, dtype=np.float64) * growth))
 
 
 def rounding_margin(
@@ -154,13 +131,14 @@ def contrast_upper(
     *,
     target_risk: float,
     alpha: float,
+    release: ReleaseKind = LOSS_NONLOSS,
 ) -> Array:
     """The contrast δ at which log E_j(δ) = log(1/α): an upper bound of the mean contrast over the slots that arrived.
 
     Spends exactly `alpha` on each threshold, over all times; the caller divides by the number of thresholds and adds
     η for the deployment mixture. Rounded up. At most 1 - r*, which is also the answer when nothing has been learnt.
     """
-    lines, slopes = _risk_lines(accepted_loss, accepted_nonloss, noise_variance, events, target_risk)
+    lines, slopes = _risk_lines(accepted_loss, accepted_nonloss, noise_variance, events, target_risk, release)
     margin = rounding_margin(accepted_loss, accepted_nonloss, noise_variance, events)
     target = math.log(1.0 / alpha) + margin
     vacuous = 1.0 - target_risk
@@ -188,14 +166,14 @@ def acceptance_lower(
     events: ArrayLike,
     *,
     alpha: float,
+    release: ReleaseKind = LOSS_NONLOSS,
 ) -> Array:
     """The floor a' at which log E^A_j(a') = log(1/α): a lower bound of the mean acceptance over the slots that arrived.
 
     Spends exactly `alpha` on each threshold, over all times; the caller subtracts η. Rounded down, within [0, 1].
     """
-    lines = _acceptance_lines(accepted_loss, accepted_nonloss, noise_variance)
-    bets = _column(ACCEPTANCE_BETS, lines.ndim)
-    growth = _column(tuple(math.expm1(s) for s in ACCEPTANCE_BETS), lines.ndim)
+    lines, growth = _acceptance_lines(accepted_loss, accepted_nonloss, noise_variance, release)
+    bets = _acceptance_coefficients(release, lines.ndim)[0]
     count = np.maximum(np.asarray(events, dtype=np.float64), 1.0)
     margin = rounding_margin(accepted_loss, accepted_nonloss, noise_variance, events)
     target = math.log(1.0 / alpha) + margin
@@ -226,6 +204,7 @@ def certified_mask(
     *,
     contrast_transfer: ArrayLike = 0.0,
     acceptance_transfer: ArrayLike = 0.0,
+    release: ReleaseKind = LOSS_NONLOSS,
 ) -> NDArray[np.bool_]:
     """Which thresholds are certified, shape (..., m); the union over the m thresholds of the last axis is taken here.
 
@@ -237,109 +216,66 @@ def certified_mask(
     m = Z.shape[-1]
     margin = rounding_margin(Z, F, V, events)
     floor = claim.min_acceptance + np.asarray(acceptance_transfer, dtype=np.float64)
-    risk = log_risk_evidence(Z, F, V, events, -np.asarray(contrast_transfer, dtype=np.float64), claim.target_risk)
-    acceptance = log_acceptance_evidence(Z, F, V, events, floor)
+    risk = log_risk_evidence(
+        Z, F, V, events, -np.asarray(contrast_transfer, dtype=np.float64), claim.target_risk, release
+    )
+    acceptance = log_acceptance_evidence(Z, F, V, events, floor, release)
     risk_ok = risk >= math.log(m / claim.alpha_risk) + margin
     floor_ok = acceptance >= math.log(m / claim.alpha_acceptance) + margin
     return np.asarray(risk_ok & floor_ok & (floor <= 1.0), dtype=np.bool_)
 
 
-def judge(
-    claim: Claim,
-    thresholds: Sequence[float],
-    accepted_loss: Sequence[float],
-    accepted_nonloss: Sequence[float],
-    noise_variance: Sequence[float],
-    events: int,
-    *,
-    contrast_transfer: float = 0.0,
-    acceptance_transfer: float = 0.0,
-) -> Verdict:
-    """The verdict at one time. All bounds hold together, at every time and threshold, with probability 1 - α_D - α_A.
-
-    Raises:
-        ValueError: lengths that differ, no threshold, negative events, variance or transfer, or a value that is not
-            finite.
-    """
-    m = len(thresholds)
-    _check_sums(m, (accepted_loss, accepted_nonloss, noise_variance), events, (contrast_transfer, acceptance_transfer))
-    Z, F, V = (np.asarray(x, dtype=np.float64) for x in (accepted_loss, accepted_nonloss, noise_variance))
-    mask = certified_mask(
-        claim, Z, F, V, events, contrast_transfer=contrast_transfer, acceptance_transfer=acceptance_transfer
-    )
-    r, a_min = claim.target_risk, claim.min_acceptance
-    d_bar = contrast_upper(Z, F, V, events, target_risk=r, alpha=claim.alpha_risk / m) + contrast_transfer
-    a_low = acceptance_lower(Z, F, V, events, alpha=claim.alpha_acceptance / m) - acceptance_transfer
-    # A certified threshold has log E at d̄ = 0 and at a̲ = a_min above what is required, so both are bounds; the two ways
-    # of computing the same thing may differ by rounding, and the reader should see them agree.
-    d_bar = np.where(mask, np.minimum(d_bar, 0.0), d_bar)
-    a_low = np.where(mask, np.maximum(a_low, a_min), a_low)
-    certified = tuple(int(j) for j in np.flatnonzero(mask))
-    chosen = certified[0] if certified else None
-    return Verdict(
-        certified=certified,
-        chosen=chosen,
-        threshold=None if chosen is None else float(thresholds[chosen]),
-        contrast_upper=_floats(np.clip(d_bar, -r, 1.0 - r)),
-        acceptance_lower=_floats(np.clip(a_low, 0.0, 1.0)),
-        log_risk_evidence=_floats(log_risk_evidence(Z, F, V, events, -contrast_transfer, r)),
-        log_acceptance_evidence=_floats(log_acceptance_evidence(Z, F, V, events, a_min + acceptance_transfer)),
-        log_risk_required=math.log(m / claim.alpha_risk),
-        log_acceptance_required=math.log(m / claim.alpha_acceptance),
-        events=events,
-    )
-
-
-def _risk_lines(Z: ArrayLike, F: ArrayLike, V: ArrayLike, N: ArrayLike, r: float) -> tuple[Array, Array]:
-    """Constant term and slope in δ of each bet's exponent, bets along the first axis."""
+@lru_cache(maxsize=256)
+def _risk_coefficients(r: float, release: ReleaseKind, rank: int) -> tuple[Array, Array, Array, Array]:
+    """Coefficients of Z̃, of the other sum, of V and of N in each bet's exponent, as columns."""
     b = tuple(-math.log1p(r * math.expm1(-bet)) for bet in RISK_BETS)
-    loss = tuple(x - bet for x, bet in zip(b, RISK_BETS, strict=True))
+    # (b-λ)Z̃ + bF̃, or the same as -λZ̃ + bÃ when counts were released: the noise is that of the two sums released.
+    loss = tuple(x - bet if release == LOSS_NONLOSS else -bet for x, bet in zip(b, RISK_BETS, strict=True))
     noise = tuple(0.5 * (x * x + y * y) for x, y in zip(b, loss, strict=True))
     gain = tuple(math.expm1(x) / r for x in b)
-    Z, F, V, N = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (Z, F, V, N)))
-    rank = Z.ndim + 1
-    lines = _column(loss, rank) * Z + _column(b, rank) * F - _column(noise, rank) * V - math.log(len(RISK_BETS))
-    return lines, _column(gain, rank) * N
+    return _column(loss, rank), _column(b, rank), _column(noise, rank), _column(gain, rank)
 
 
-def _acceptance_lines(Z: ArrayLike, F: ArrayLike, V: ArrayLike) -> Array:
-    A = np.asarray(Z, dtype=np.float64) + np.asarray(F, dtype=np.float64)
-    rank = A.ndim + 1
-    noise = _column(tuple(s * s for s in ACCEPTANCE_BETS), rank)  # ½ s² · 2V
-    lines = _column(ACCEPTANCE_BETS, rank) * A - noise * np.asarray(V, dtype=np.float64)
-    return np.asarray(lines - math.log(len(ACCEPTANCE_BETS)), dtype=np.float64)
+@lru_cache(maxsize=64)
+def _acceptance_coefficients(release: ReleaseKind, rank: int) -> tuple[Array, Array, Array]:
+    """s, its coefficient of V (½ s² · 2V for two sums, ½ s² V for one) and expm1(s), as columns."""
+    half = 1.0 if release == LOSS_NONLOSS else 0.5
+    noise = tuple(half * s * s for s in ACCEPTANCE_BETS)
+    growth = tuple(math.expm1(s) for s in ACCEPTANCE_BETS)
+    return _column(ACCEPTANCE_BETS, rank), _column(noise, rank), _column(growth, rank)
+
+
+def _risk_lines(
+    Z: ArrayLike, other: ArrayLike, V: ArrayLike, N: ArrayLike, r: float, release: ReleaseKind
+) -> tuple[Array, Array]:
+    """Constant term and slope in δ of each bet's exponent, bets along the first axis."""
+    Z, other, V, N = (np.asarray(x, dtype=np.float64) for x in (Z, other, V, N))
+    rank = max(Z.ndim, other.ndim, V.ndim, N.ndim) + 1
+    loss, accepted, noise, gain = _risk_coefficients(r, release, rank)
+    lines = loss * Z + accepted * other - noise * V - _LOG_RISK_BETS
+    return lines, np.asarray(gain * N, dtype=np.float64)
+
+
+def _acceptance_lines(Z: ArrayLike, other: ArrayLike, V: ArrayLike, release: ReleaseKind) -> tuple[Array, Array]:
+    """Each bet's exponent without its N term, and expm1 of the bets; bets along the first axis."""
+    A, V = np.asarray(other, dtype=np.float64), np.asarray(V, dtype=np.float64)
+    if release == LOSS_NONLOSS:
+        A = np.asarray(Z, dtype=np.float64) + A
+    bets, noise, growth = _acceptance_coefficients(release, max(A.ndim, V.ndim) + 1)
+    return np.asarray(bets * A - noise * V - _LOG_ACCEPTANCE_BETS, dtype=np.float64), growth
 
 
 def _column(values: Sequence[float], rank: int) -> Array:
-    return np.asarray(values, dtype=np.float64).reshape((len(values),) + (1,) * (rank - 1))
+    column = np.asarray(values, dtype=np.float64).reshape((len(values),) + (1,) * (rank - 1))
+    column.flags.writeable = False
+    return column
 
 
 def _ordered_sum(terms: Array) -> Array:
-    """Sum over the first axis in index order; numpy's own order depends on the machine."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return np.asarray(total, dtype=np.float64)
+    """Sum over the first axis in index order, as a running sum has it; that of numpy's sum depends on the machine."""
+    return np.asarray(np.add.accumulate(terms, axis=0)[-1], dtype=np.float64)
 
 
 def _logsumexp(terms: Array) -> Array:
     top = terms.max(axis=0)
     return np.asarray(top + np.log(_ordered_sum(np.exp(terms - top))), dtype=np.float64)
-
-
-def _floats(values: Array) -> tuple[float, ...]:
-    return tuple(float(value) + 0.0 for value in values)  # + 0.0 turns -0.0 into 0.0
-
-
-def _check_sums(m: int, sums: Sequence[Sequence[float]], events: int, transfers: Sequence[float]) -> None:
-    if m == 0:
-        raise ValueError("a verdict needs at least one threshold")
-    for values in sums:
-        if len(values) != m:
-            raise ValueError(f"expected {m} suffix sums, one for each threshold, got {len(values)}")
-        if not all(math.isfinite(value) for value in values):
-            raise ValueError("suffix sums and variances must be finite")
-    if events < 0 or any(value < 0 for value in sums[2]):
-        raise ValueError("events and noise variances cannot be negative")
-    if not all(0.0 <= value < math.inf for value in transfers):
-        raise ValueError(f"transfers must be finite and not negative, got {tuple(transfers)}")

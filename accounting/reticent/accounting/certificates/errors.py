@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reticent.accounting.certificates.eprocess import Verdict
+from reticent.accounting.certificates.verdict import Verdict
 from reticent.accounting.errors import AccountingError
 
 __all__ = ["CertificateInvalid", "NotCertified"]
@@ -31,11 +31,9 @@ class NotCertified(AccountingError, ValueError):  # noqa: N818 - reads as a verd
         best_acceptance_lower: largest a̲ of all thresholds.
     """
 
-    def __init__(self, claim_text: str, verdict: Verdict) -> None:
+    def __init__(self, claim_text: str, verdict: Verdict, min_acceptance: float) -> None:
         floor_held = [
-            d
-            for d, log_e in zip(verdict.contrast_upper, verdict.log_acceptance_evidence, strict=True)
-            if log_e >= verdict.log_acceptance_required
+            d for d, a in zip(verdict.contrast_upper, verdict.acceptance_lower, strict=True) if a >= min_acceptance
         ]
         self.verdict = verdict
         self.best_contrast_upper = min(floor_held, default=None)

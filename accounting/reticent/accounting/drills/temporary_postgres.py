@@ -166,10 +166,26 @@ class PostgresServer:
 
     def stop(self) -> None:
         """The fast shutdown: connections are ended, the data are written."""
-        process, self.process = self.process, None
-        if process is not None:
-            process.send_signal(signal.SIGINT)
-            process.wait(timeout=_START_SECONDS)
+        self._end(signal.SIGINT)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(timeout=_START_SECONDS)
+            self.process = None
+
+    def discard(self) -> None:
+        """End it, for a folder that is not needed any more: nothing is written, and nothing stays behind.
+
+        A killed server leaves a piece of System V shared memory, which only the next start in its folder would free.
+        """
+        try:
+            self._end(signal.SIGQUIT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        with contextlib.suppress(OSError, IndexError):
+            left = (self.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+            subprocess.run(["ipcrm", "-m", left], check=False, capture_output=True)
 
     def kill(self) -> None:
         """SIGKILL to the server's first process and, as a failing machine would, to all its others.
@@ -251,6 +267,6 @@ def running_server(binaries: Path | None = None, settings: Mapping[str, str] | N
             server.start()
             yield server
         finally:
-            server.kill()  # nothing of it is kept
+            server.discard()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,24 +1,32 @@
 """The composition limit: more queries than this no accountant of its kind can allow, however clever its composition.
 
-Claim. Let an accountant decide from the released thresholds λ̃ and halting times t alone (PrivBoN: from nothing) when to
-stop, and let it be (ε, δ)-sound for all adjacent D, D'. If it is sure to answer k queries where the rewards follow the
-given law, then k is at most `Limit.queries_high`. Proof: `planning.worst_queries` has a pair D, D' under which D gives
-(λ̃, t) the same law as those rewards do. So the accountant answers k queries there too. Their losses are independent,
-and beyond `queries_high` their δ(ε) is above δ. (If it answers k with probability 1 - γ only: with δ + γ for δ.)
+Claim. Let an accountant decide from the released clamped thresholds λ and halting times t alone (PrivBoN: from nothing)
+when to stop, and let it be (ε, δ)-sound for all adjacent D, D'. If it is sure to answer k queries where the rewards
+follow the given law, then k is at most `Limit.queries_high`. Proof: `planning.worst_queries` has a pair D, D' under
+which D gives (λ, t) the same law as those rewards do. So the accountant answers k queries there too. Their losses are
+independent, and beyond `queries_high` their δ(ε) is above δ. (If it answers k with probability 1 - γ only: with δ + γ
+for δ.)
 
-The claim is about an upper bound. `queries_low` and `queries_high` bracket the limit of *this pair*, and `queries_low`
-guarantees nothing: no charge follows from it.
+The claim bounds accountants from above. `queries_low` and `queries_high` bracket the limit of *this pair*, and
+`queries_low` guarantees nothing: no charge follows from it, and another pair may allow fewer. A sound accounting that
+stays far below may have lost what it could have had, or the pair found may be far from the worst.
+
+Clamped and unclamped
+---------------------
+* Clamped, the default, is the limit for PrivITP as it is built and charged (`charges.clamped_gaussian`): λ̃ leaves
+  phase 1 clamped only, and λ* of D' stays in [-β, R-β] too. With Δ near R that matters: from where the law has λ* there
+  is less than Δ to either end, while the charge is for the worst λ*, which the law may never show.
+* Unclamped is the limit of accountants that charge for λ̃ in full, wherever λ* is moved. It is no bound for one that
+  uses the clamp: "renyi" with the clamped charge passes it at Δ = 1, σ = 2.56.
 
 What the claim leaves out
 -------------------------
-* An accountant that uses more may go beyond: that λ is only used clamped (`charges.clamped_gaussian`; with it "renyi"
-  passes the limit at Δ = 1, σ = 2.56), that phase 2's rewards do not depend on λ, or that a Δ near R moves λ* only from
-  end to end of its range.
+* An accountant that uses more may go beyond: that phase 2's rewards do not depend on λ and resemble phase 1's.
   Of PrivBoN only the bounded range 2Δ/σ is used; with Δ near R, or n = 2, real rewards do less.
 * The bracket covers rounding of losses and floating error. λ*, the noise of phase 1 and λ are taken at nodes, λ* is
   simulated (seeded), and of a pool the prompts are taken in groups: an error of about 1e-4, more for a pool.
 
-Source: privacy.md, section 5, column "limit".
+Source: privacy.md, section 5; the column "limit" there is the unclamped one.
 """
 
 from __future__ import annotations
@@ -71,6 +79,7 @@ def composition_limit(
     guarantee: Guarantee = "dp",
     *,
     seed: int = 0,
+    clamped: bool = True,
 ) -> Limit:
     """How many queries no accountant can exceed; see the module for what that means.
 
@@ -81,6 +90,7 @@ def composition_limit(
         guarantee: "dp" is (ε, δ)-DP; "probabilistic" is P(loss > ε) ≤ δ at the last query. (PrivBoN's losses lie on a
             grid, so that this P rises with k in steps and falls a little between: the bracket spans some of them.)
         seed: of the simulated λ*.
+        clamped: whether the accountant sees (λ, t), which is what PrivITP releases, or (λ̃, t). Not used for PrivBoN.
 
     Returns: the bracket; at most 10^9 queries are looked at. PrivITP takes seconds.
     Errors: `InvalidQuantityError`; for PrivBoN with one candidate too, which loses nothing and has no limit.
@@ -93,7 +103,7 @@ def composition_limit(
     elif rewards is None:
         raise InvalidQuantityError("rewards", None, "a reward law for PrivITP")
     else:
-        query = worst_query(mechanism, rewards, tilt, seed)
+        query = worst_query(mechanism, rewards, tilt, seed, clamped=clamped)
         coarse = query.loss(max(query.scale / _COARSE, query.least_step))
         if coarse.mean() > epsilon:
             # One query is dearer than the budget: its own δ is no small tail, and a tilt would only lose digits.

@@ -156,7 +156,10 @@ def numerically_best_order(
         found = minimize_scalar(fewer, bounds=(centre - reach, centre + reach), method="bounded")
         order = 1.0 + math.exp(float(found.x))
         if any(abs(math.log((order - 1.0) / (known - 1.0))) < _ORDER_TOLERANCE for known in tried):
-            break
+            if len(tried) > 1:
+                break
+            # One order alone tells nothing of how the charge grows: a line through 0 may lead back to it.
+            order = 1.0 + 2.0 * (start - 1.0)
     return max(tried, key=lambda known: answers(known, *tried[known]))
 
 

@@ -71,7 +71,8 @@ class Plan:
         outcome: PrivITP's outcome law; None for PrivBoN.
         reward: expected reward of the answer, with its standard error.
         base_reward, best_reward: of one base sample, and of the best of n without privacy.
-        limit: the composition limit, where it was asked for.
+        limit: the composition limit, where it was asked for; of PrivITP the clamped one.
+        unclamped_limit: of PrivITP the limit of accountants that see λ̃ unclamped, which the clamp may pass.
     """
 
     mechanism: PrivITP | PrivBoN | PrivBoNGaussian
@@ -83,13 +84,13 @@ class Plan:
     base_reward: float
     best_reward: tuple[float, float]
     limit: Limit | None = None
+    unclamped_limit: Limit | None = None
 
-    @property
-    def limit_share(self) -> float | None:
-        """What the last accounting answers, over the limit's upper end. None without a limit."""
-        if self.limit is None:
+    def share_of(self, limit: Limit | None) -> float | None:
+        """What the last accounting answers, over a limit's upper end. None without a limit."""
+        if limit is None or not limit.queries_high:
             return None
-        return self.accountings[-1].answered.mean / self.limit.queries_high if self.limit.queries_high else None
+        return self.accountings[-1].answered.mean / limit.queries_high
 
     def with_limit(self, *, seed: int = 0) -> Plan:
         """The plan with the composition limit, which takes a while. Not for Gaussian PrivBoN.
@@ -99,8 +100,12 @@ class Plan:
         if isinstance(self.mechanism, PrivBoNGaussian):
             raise InvalidQuantityError("limit", "gaussian noise", "asked of PrivITP, or of PrivBoN with Gumbel noise")
         budget = self.budget
-        found = composition_limit(self.mechanism, self.law, budget.epsilon, budget.delta, budget.guarantee, seed=seed)
-        return replace(self, limit=found)
+        question = (self.mechanism, self.law, budget.epsilon, budget.delta, budget.guarantee)
+        unclamped = composition_limit(*question, seed=seed, clamped=False) if self.rule == "privitp" else None
+        return replace(self, limit=composition_limit(*question, seed=seed), unclamped_limit=unclamped)
+
+    def _share(self, limit: Limit | None) -> dict[str, Any] | None:
+        return None if limit is None else {**asdict(limit), "ratio": self.share_of(limit)}
 
     @property
     def rule(self) -> str:
@@ -124,7 +129,8 @@ class Plan:
             "best_of_n_reward": {"mean": self.best_reward[0], "standard_error": self.best_reward[1]},
             "outcome_probability": halting,
             "queries": {a.name: _finite(a.answered.mean) for a in self.accountings},
-            "limit": None if self.limit is None else {**asdict(self.limit), "ratio": self.limit_share},
+            "limit": self._share(self.limit),
+            "unclamped_limit": self._share(self.unclamped_limit),
             "accountings": {a.name: a.to_dict() for a in self.accountings},
         }
 

@@ -1,15 +1,16 @@
-"""The pair of data sets that makes one PrivITP query lose most while (λ̃, t) looks as the rewards' law makes it look.
+"""The pair of data sets that makes one PrivITP query lose most while (λ, t) looks as the rewards' law makes it look.
 
-D and D'. Phase 1: λ* of D as under the reward law, λ* of D' moved by Δ, up or down. Phase 2: each round D's reward is
-one of two numbers, drawn afresh with B(q) on average as under the law, and that of D' is moved by Δ in one direction
-and clipped to [0, R]. Whoever computes the loss knows which reward was drawn; whoever sees (λ̃, t) does not, and cannot
-tell D from the law. The rewards may depend on λ, as the charges of `reticent.accounting.charges` allow for.
+D and D'. Phase 1: λ* of D as under the reward law, λ* of D' moved by Δ (`planning.worst_thresholds`). Phase 2: each
+round D's reward is one of two numbers, drawn afresh with B(q) on average as under the law, and that of D' is moved by Δ
+in one direction and clipped to [0, R]. Whoever computes the loss knows λ* and which reward was drawn; whoever sees
+(λ, t), or (λ̃, t), does not, and cannot tell D from the law. Phase 2's rewards may depend on λ and have nothing to do
+with phase 1's, as the charges of `reticent.accounting.charges` allow for.
 
-Which two. The δ of many queries is decided by E e^{sL}, s the tilt at which the sum's mean is ε. The pair of largest
-moment is sought: per λ over mixtures (a point of a concave envelope), then between λ* up and down. Every choice is a
-valid pair; a better one could only lower the limit.
+Which of the pairs. The δ of many queries is decided by E e^{sL}, s the tilt at which the sum's mean is ε. The pair of
+largest moment is sought: per λ over mixtures (a point of a concave envelope), then between λ* up and down. Every choice
+is a valid pair (unclamped: as far as λ* has room to move); a better one could only lower the limit.
 
-Only L = log dD/dD' under D is looked at. Under D' (λ̃, t) has another law, and an accountant may stop earlier there, so
+Only L = log dD/dD' under D is looked at. Under D' (λ, t) has another law, and an accountant may stop earlier there, so
 log dD'/dD says nothing about how many queries are answered under the rewards' law.
 
 Source: privacy.md, section 5.
@@ -29,17 +30,15 @@ from reticent.accounting.errors import require_integer, require_positive
 from reticent.accounting.planning.laws import RewardLaw
 from reticent.accounting.planning.outcomes import acceptance_probabilities, normalizers
 from reticent.accounting.planning.privacy_loss import PrivacyLoss, rounded_weights
+from reticent.accounting.planning.worst_thresholds import FARTHEST, Atoms, binned, clamped_losses, unclamped_losses
 
 __all__ = ["Atoms", "QueryLoss", "Round", "worst_query", "worst_round"]
 
 Floats = NDArray[np.float64]
 Spectrum = NDArray[np.complex128]
-Atoms = tuple[Floats, Floats]
-"""Losses (m,) in nats and their probabilities (m,)."""
 
 _FINE_MOST = 1 << 17  # points of one query's loss
 _FACTOR = 4
-_Z_NODES, _Z_MOST = 513, 10.0
 _REWARDS = 65
 _ASCENT_STEPS = 4
 _NODES_PER_NOISE, _LEAST_NODES, _MOST_NODES = 8.0, 65, 257
@@ -56,6 +55,11 @@ class Round:
     rejection: Atoms
     acceptance: Atoms
 
+    def moment(self, s: float, n: int) -> float:
+        """E e^{sL} of phase 2 with n such rounds."""
+        u, v = (float(mass @ np.exp(s * losses)) for losses, mass in (self.rejection, self.acceptance))
+        return v * float((u ** np.arange(n, dtype=np.float64)).sum()) + float(u**n)
+
 
 @dataclass(frozen=True, eq=False)
 class QueryLoss:
@@ -63,23 +67,20 @@ class QueryLoss:
 
     Attributes:
         candidates: n.
-        threshold: (Z,) losses of phase 1.
-        present: (K, Z, G) probability of group, loss of phase 1, and λ.
+        thresholds: K lists of G atoms: losses of phase 1 with the probability of group, loss and λ.
         rounds: K lists of G rounds.
         tilt: s ≥ 0, see `PrivacyLoss`.
     """
 
     candidates: int
-    threshold: Floats
-    present: Floats
+    thresholds: list[list[Atoms]]
     rounds: list[list[Round]]
     tilt: float
 
     @property
     def scale(self) -> float:
         """Rough size of one query's loss, nats."""
-        weights = self.present.sum(axis=(0, 2))
-        first = float(np.sqrt(weights @ self.threshold**2))
+        first = math.sqrt(math.fsum(float(mass @ losses**2) for group in self.thresholds for losses, mass in group))
         return max(first, *(float(np.abs(one.acceptance[0]).max()) for group in self.rounds for one in group))
 
     @property
@@ -100,11 +101,11 @@ class QueryLoss:
         start, size = self._points(fine)
         length = fft.next_fast_len(size, real=True)
         spectrum = np.zeros(length // 2 + 1, dtype=np.complex128)
-        for present, rounds in zip(self.present, self.rounds, strict=True):
-            for weights, one in zip(present.T, rounds, strict=True):
+        for thresholds, rounds in zip(self.thresholds, self.rounds, strict=True):
+            for first, one in zip(thresholds, rounds, strict=True):
                 rejected, accepted = (_transform(a, fine, tilt, length) for a in (one.rejection, one.acceptance))
                 powers, rest = _geometric(rejected, self.candidates)
-                spectrum += _transform((self.threshold, weights), fine, tilt, length) * (accepted * powers + rest)
+                spectrum += _transform(first, fine, tilt, length) * (accepted * powers + rest)
         masses = np.maximum(np.roll(fft.irfft(spectrum, length), -(start % length)), 0.0)
         return PrivacyLoss.from_tilted(fine, start, masses, tilt, (self.candidates + 2) * fine * fine).coarsened(factor)
 
@@ -118,7 +119,8 @@ class QueryLoss:
     def _extent(self) -> tuple[float, float]:
         """Least and largest loss, nats, or a little beyond."""
         every = [one for group in self.rounds for one in group]
-        low, high = float(self.threshold.min()), float(self.threshold.max())
+        first = [losses for group in self.thresholds for losses, _ in group if len(losses)]
+        low, high = min(float(x.min()) for x in first), max(float(x.max()) for x in first)
         for times, kind in (
             (self.candidates, [one.rejection[0] for one in every]),
             (1, [o.acceptance[0] for o in every]),
@@ -128,7 +130,9 @@ class QueryLoss:
         return low, high
 
 
-def worst_query(mechanism: PrivITP, rewards: RewardLaw, tilt: float, seed: int = 0) -> QueryLoss:
+def worst_query(
+    mechanism: PrivITP, rewards: RewardLaw, tilt: float, seed: int = 0, *, clamped: bool = True
+) -> QueryLoss:
     """The worst pair found.
 
     Args:
@@ -136,29 +140,37 @@ def worst_query(mechanism: PrivITP, rewards: RewardLaw, tilt: float, seed: int =
             groups, each with one mean acceptance probability.
         tilt: s > 0; a smaller one is used where e^{sL} could leave the range of floats.
         seed: of the simulated λ*.
+        clamped: whether λ is seen clamped only, or λ̃.
     """
     grid, groups = _thresholds(mechanism), _groups(rewards)
-    shift = mechanism.sensitivity / mechanism.threshold_noise
-    z = np.linspace(-_Z_MOST, _Z_MOST, _Z_NODES)
     rng = np.random.default_rng(seed)
     present, means = [], []
     for group in groups:
         draws = max(_LEAST_DRAWS, _DRAWS // rewards.prompts)
-        levels = np.concatenate([normalizers(mechanism, rewards, prompt, draws, rng) for prompt in group])
-        present.append(_occupancy(levels, mechanism.threshold_noise * z, grid) * (len(group) / rewards.prompts))
+        levels = [normalizers(mechanism, rewards, prompt, draws, rng) for prompt in group]
+        centres, mass = binned(np.concatenate(levels))
+        present.append((centres, mass * (len(group) / rewards.prompts)))
         laws = [rewards.nodes(prompt) for prompt in group]
         accept = [mass @ acceptance_probabilities(mechanism, q, grid) for q, mass in laws]
         means.append(np.mean(np.stack(accept), axis=0))
-    density = np.exp(-0.5 * z * z)
-    joint = np.stack(present) * (density / density.sum())[:, None]
     tables = [_table(mechanism, float(threshold)) for threshold in grid]
-    n, half = mechanism.candidates, 0.5 * shift * shift
-    largest = _Z_MOST * shift + half + (n + 1) * max(float(np.abs(losses).max()) for _, losses in tables)
-    s = min(require_positive("tilt", tilt), _LOG_MOST / largest)
+    n, s = mechanism.candidates, _safe(mechanism, require_positive("tilt", tilt), tables)
     rounds = [[worst_round(*table, s, float(p), n) for table, p in zip(tables, mean, strict=True)] for mean in means]
-    found = [QueryLoss(n, sign * shift * z + half, joint, rounds, s) for sign in (1.0, -1.0)]
+    if clamped:
+        worth = [np.array([one.moment(s, n) for one in group]) for group in rounds]
+        released = [clamped_losses(mechanism, a, grid, w, s) for a, w in zip(present, worth, strict=True)]
+        return QueryLoss(n, released, rounds, s)
+    moves = [[unclamped_losses(mechanism, a, grid, sign) for a in present] for sign in (-1.0, 1.0)]
+    found = [QueryLoss(n, move, rounds, s) for move in moves]
     moments = [query.loss(max(query.scale / _COARSE, query.least_step)).log_moment for query in found]
     return found[int(np.argmax(moments))]
+
+
+def _safe(mechanism: PrivITP, tilt: float, tables: list[tuple[Floats, Floats]]) -> float:
+    """`tilt`, or a smaller one at which no e^{sL} leaves the range of floats."""
+    shift = mechanism.sensitivity / mechanism.threshold_noise
+    phase_two = (mechanism.candidates + 1) * max(float(np.abs(losses).max()) for _, losses in tables)
+    return min(tilt, _LOG_MOST / ((FARTHEST + 1.0) * shift + 0.5 * shift * shift + phase_two))
 
 
 def worst_round(own: Floats, losses: Floats, s: float, mean: float, n: int) -> Round:
@@ -239,22 +251,6 @@ def _groups(rewards: RewardLaw) -> list[list[int]]:
     """The prompts, sorted by mean reward, in at most eight groups."""
     means = [float(values @ mass) for values, mass in (rewards.nodes(prompt) for prompt in range(rewards.prompts))]
     return [[int(i) for i in group] for group in np.array_split(np.argsort(means), _GROUPS) if len(group)]
-
-
-def _occupancy(levels: Floats, noise: Floats, grid: Floats) -> Floats:
-    """(Z, G) weights of the nodes of clip(λ* + noise), linear between nodes, averaged over λ* in 512 bins."""
-    bins = np.linspace(float(levels.min()), float(levels.max()) + 1e-12, 513)
-    counts, _ = np.histogram(levels, bins)
-    sums, _ = np.histogram(levels, bins, weights=levels)
-    centres, mass = sums[counts > 0] / counts[counts > 0], counts[counts > 0] / len(levels)
-    width = float(grid[1] - grid[0])
-    place = np.clip((noise[:, None] + centres - grid[0]) / width, 0.0, len(grid) - 1.0)
-    below = np.minimum(place.astype(np.int64), len(grid) - 2)
-    rows = np.arange(len(noise))[:, None] * len(grid)
-    size, share = len(noise) * len(grid), place - below
-    weights: Floats = np.bincount((rows + below).ravel(), (mass * (1.0 - share)).ravel(), size).astype(np.float64)
-    weights += np.bincount((rows + below + 1).ravel(), (mass * share).ravel(), size)
-    return weights.reshape(len(noise), len(grid))
 
 
 def _transform(atoms: Atoms, step: float, tilt: float, length: int) -> Spectrum:

@@ -107,9 +107,9 @@ class OperationLedger(ABC):
         self._refuse_unusable()
         return self._committer.submit(operation)
 
-    def _run_batch(self, operations: list[Operation[Any]]) -> list[Outcome[Any]]:
+    def _run_batch(self, take: Callable[[], list[Operation[Any]]]) -> list[Outcome[Any]]:
         with self._writing() as rows:
-            return apply_all(rows, operations, self._now_us())
+            return apply_all(rows, take(), self._now_us())
 
     def _begin_journal(self) -> None:
         """To be called once the store is open: names a journal that is empty."""

@@ -2,7 +2,10 @@
 
 The first caller that finds nobody writing leads: it takes everything that waits, its own operation first, has it
 applied and committed, and wakes each caller with its own result or its own refusal. Then the first of those who came
-meanwhile leads. A caller alone writes at once and in its own thread; nobody waits for a batch to fill.
+meanwhile leads. A caller alone writes at once and in its own thread.
+
+What waits is taken when the transaction holds the store, not before: whoever comes while another process has it is
+still in time.
 """
 
 from __future__ import annotations
@@ -15,15 +18,20 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from reticent.accounting.ledger_errors import LedgerDamaged, LedgerUnavailable
 from reticent.accounting.store.operations import Operation
-from reticent.accounting.store.rows import Rows
-from reticent.accounting.store.work import UnitOfWork, Wanted
+from reticent.accounting.store.rows import Rows, Wanted
+from reticent.accounting.store.work import UnitOfWork
 
-__all__ = ["MOST_TOGETHER", "GroupCommitter", "Outcome", "apply_all"]
+__all__ = ["MOST_BYTES_TOGETHER", "MOST_TOGETHER", "GroupCommitter", "Outcome", "RunBatch", "apply_all"]
 
 MOST_TOGETHER: Final = 256
 """Most operations of one transaction."""
 
+MOST_BYTES_TOGETHER: Final = 8 * 2**20
+"""Most bytes of recorded answers in one transaction of several operations."""
+
 T = TypeVar("T")
+
+RunBatch = Callable[[Callable[[], list[Operation[Any]]]], "list[Outcome[Any]]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,12 @@ class GroupCommitter:
     """Applies operations of many threads in few transactions.
 
     Args:
-        run_batch: applies operations in one transaction and returns their outcomes when it is durable. It is never
-            called by two threads at once. If it raises, nothing is known of any operation of the batch.
+        run_batch: begins a transaction, then calls what it is given for the operations, applies them, and returns
+            their outcomes when they are durable. It is never called by two threads at once. If it raises, nothing is
+            known of any operation of the batch but what a `LedgerUnavailable` says.
     """
 
-    def __init__(self, run_batch: Callable[[list[Operation[Any]]], list[Outcome[Any]]]) -> None:
+    def __init__(self, run_batch: RunBatch) -> None:
         self._run_batch = run_batch
         self._mutex = threading.Lock()
         self._waiting: deque[_Call] = deque()
@@ -122,12 +131,19 @@ class GroupCommitter:
                 self._pass_on(call)
 
     def _lead(self, call: _Call) -> None:
-        batch = self._take()
+        batch: list[_Call] = []
+
+        def take() -> list[Operation[Any]]:
+            batch.extend(self._take())
+            return [member.operation for member in batch]
+
         try:
-            outcomes = self._run_batch([member.operation for member in batch])
+            outcomes = self._run_batch(take)
             for member, outcome in zip(batch, outcomes, strict=True):
                 member.outcome = outcome
         except BaseException as error:
+            if not batch:
+                take()  # nobody shall wait for the store once more, after all who were here before
             for member in batch:
                 if member.outcome is None:
                     member.outcome = Outcome(None, _failure(error))
@@ -145,7 +161,12 @@ class GroupCommitter:
             batch = [self._waiting.popleft()]
             if batch[0].operation.alone:
                 return batch
-            while self._waiting and len(batch) < MOST_TOGETHER and not self._waiting[0].operation.alone:
+            content = batch[0].operation.content
+            while self._waiting and len(batch) < MOST_TOGETHER:
+                following = self._waiting[0].operation
+                content += following.content
+                if following.alone or content > MOST_BYTES_TOGETHER:
+                    break
                 batch.append(self._waiting.popleft())
             return batch
 
@@ -161,8 +182,10 @@ class GroupCommitter:
 def _failure(error: BaseException) -> LedgerUnavailable:
     """The store's error for one of several callers: each raises an exception of its own."""
     kind = LedgerDamaged if isinstance(error, LedgerDamaged) else LedgerUnavailable
-    known = isinstance(error, LedgerUnavailable)
-    mine = kind(str(error) if known else f"the write was broken off: {type(error).__name__}: {error}")
+    if isinstance(error, LedgerUnavailable):
+        mine = kind(str(error), error.outcome)
+    else:
+        mine = kind(f"the write was broken off: {type(error).__name__}: {error}", "unknown")
     mine.__cause__ = error
     return mine
 

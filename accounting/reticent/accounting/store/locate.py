@@ -30,9 +30,8 @@ def is_postgres(location: str | Path) -> bool:
         raise InvalidArgument("location", f"the path of a file, or postgresql://...; not {scheme[1]}://")
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise LedgerUnavailable(
-            f"a PostgreSQL ledger needs {', '.join(missing)}: install the extra, pip install 'reticent[postgres]'"
-        )
+        text = f"a PostgreSQL ledger needs {', '.join(missing)}: install the extra, pip install 'reticent[postgres]'"
+        raise LedgerUnavailable(text, "nothing_written")
     return True
 
 

@@ -41,8 +41,8 @@ from reticent.accounting.ledger_errors import (
 )
 from reticent.accounting.scope_ids import scope_chain, scope_kind
 from reticent.accounting.store.claims import WantedClaim, recall
-from reticent.accounting.store.rows import Claim
-from reticent.accounting.store.work import Account, UnitOfWork, Wanted
+from reticent.accounting.store.rows import Claim, Wanted
+from reticent.accounting.store.work import Account, UnitOfWork
 
 __all__ = [
     "BeginJournal",
@@ -70,6 +70,10 @@ class Operation(Protocol[T_co]):
 
     alone: ClassVar[bool]
     """Whether it wants a transaction to itself."""
+
+    @property
+    def content(self) -> int:
+        """Bytes of recorded answers that it writes."""
 
     def foresee(self, wanted: Wanted) -> None:
         """Name the rows that it is going to read. Only for speed: what is not named is read when it is wanted."""
@@ -119,6 +123,7 @@ class _OfReservation:
 
     __slots__ = ()
     alone: ClassVar[bool] = False
+    content: ClassVar[int] = 0
     reservation_id: str
 
     def foresee(self, wanted: Wanted) -> None:
@@ -130,6 +135,7 @@ class BeginJournal:
     """Entry 1, which gives the journal a name of its own: two ledgers never share a chain."""
 
     alone: ClassVar[bool] = True
+    content: ClassVar[int] = 0
     ledger_id: str
 
     def foresee(self, wanted: Wanted) -> None:
@@ -143,6 +149,7 @@ class BeginJournal:
 @dataclass(frozen=True, slots=True)
 class OpenDataset:
     alone: ClassVar[bool] = False
+    content: ClassVar[int] = 0
     dataset_id: str
     order: float
     guarantee: Guarantee
@@ -173,6 +180,7 @@ class OpenDataset:
 @dataclass(frozen=True, slots=True)
 class OpenScope:
     alone: ClassVar[bool] = False
+    content: ClassVar[int] = 0
     scope_id: str
     epsilon: float
     delta: float
@@ -225,6 +233,7 @@ class OpenScope:
 @dataclass(frozen=True, slots=True)
 class Grant:
     alone: ClassVar[bool] = False
+    content: ClassVar[int] = 0
     scope_id: str
     amount: int
     reason: str
@@ -246,6 +255,7 @@ class Grant:
 @dataclass(frozen=True, slots=True)
 class Reserve:
     alone: ClassVar[bool] = False
+    content: ClassVar[int] = 0
     reservation_id: str
     scope_ids: tuple[str, ...]
     worst_case: int
@@ -396,6 +406,10 @@ class Settle:
             payload["unprotected"] = True
         object.__setattr__(self, "payload", canonical(payload))
 
+    @property
+    def content(self) -> int:
+        return 0 if self.answer is None else len(self.answer)
+
     def foresee(self, wanted: Wanted) -> None:
         wanted.reservations.add(self.reservation_id)
         if self.answer is not None:
@@ -446,6 +460,7 @@ class ForfeitExpired:
     """Forfeits at most ``limit``, so that no transaction holds up requests for long."""
 
     alone: ClassVar[bool] = True
+    content: ClassVar[int] = 0
     expired_us: int
     limit: int
 
@@ -462,6 +477,7 @@ class EraseExpiredClaims:
     """Erases at most ``limit``. Nothing of the journal or a balance depends on it, so it leaves no entry."""
 
     alone: ClassVar[bool] = True
+    content: ClassVar[int] = 0
     expired_us: int
     limit: int
 

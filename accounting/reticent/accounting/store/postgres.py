@@ -24,12 +24,12 @@ import psycopg
 
 from reticent.accounting.audit import Report
 from reticent.accounting.audit_postgres import verify
-from reticent.accounting.journal import Entry, JournalHead
+from reticent.accounting.journal import JournalHead
 from reticent.accounting.ledger_errors import LedgerDamaged, LedgerUnavailable
 from reticent.accounting.store import checks
 from reticent.accounting.store.base import OperationLedger
 from reticent.accounting.store.postgres_connect import Address, Connection, connection_lost, store_errors
-from reticent.accounting.store.postgres_rows import PostgresReads, PostgresRows
+from reticent.accounting.store.postgres_rows import Known, PostgresReads, PostgresRows
 from reticent.accounting.store.postgres_schema import SCHEMA, prepare_schema
 
 __all__ = ["PostgresLedger"]
@@ -74,6 +74,7 @@ class PostgresLedger(OperationLedger):
         self._readers_lock = threading.Lock()
         self._readers: list[Connection] = []
         self._seen: JournalHead | None = None
+        self._known: Known = {}
         with store_errors(self._address):
             patience = {"lock_timeout": f"{self._busy_seconds * 1000:.0f}"}
             prepare_schema(lambda: self._address.session(SCHEMA, patience), create=create)
@@ -93,11 +94,12 @@ class PostgresLedger(OperationLedger):
             rows = self._begin()
             try:
                 yield rows
-                self._commit(rows.last)
+                last = rows.head() if rows.last is None else JournalHead(rows.last.seq, rows.last.hash)
+                self._commit(last)
             except BaseException:
                 self._roll_back()
                 raise
-            self._seen = rows.head() if rows.last is None else JournalHead(rows.last.seq, rows.last.hash)
+            self._seen = last
 
     def _begin(self) -> PostgresRows:
         """A transaction that holds the head; on a new connection if the last one broke. Nothing was written yet."""
@@ -106,7 +108,7 @@ class PostgresLedger(OperationLedger):
             try:
                 if self._writer is None:
                     self._writer = self._connect_writer()
-                rows = self._rows(self._writer)
+                rows = self._rows(self._writer, self._known)
             except psycopg.OperationalError as error:
                 if self._writer is not None and not connection_lost(self._writer, error):
                     self._roll_back()  # the server answered: it waited too long for the head, for one
@@ -125,7 +127,8 @@ class PostgresLedger(OperationLedger):
     def _connect_writer(self) -> Connection:
         settings = {
             "lock_timeout": f"{self._busy_seconds * 1000:.0f}",
-            "statement_timeout": f"{(self._busy_seconds + _READ_SECONDS) * 1000:.0f}",
+            # Only the head is waited for. A commit that is cancelled while it waits for a standby would count as done.
+            "statement_timeout": "0",
             "idle_in_transaction_session_timeout": f"{_STALLED_SECONDS * 1000}",
         }
         connection = self._address.session(SCHEMA, settings)
@@ -141,13 +144,29 @@ class PostgresLedger(OperationLedger):
         if self._seen is None or self._seen.seq == 0:
             return
         if _entry_hash(connection, self._seen.seq) != self._seen.hash:
-            raise LedgerDamaged(f"the journal no longer has entry {self._seen.seq} as it was committed")
+            text = f"the journal no longer has entry {self._seen.seq} as it was committed"
+            raise LedgerDamaged(text)
 
-    def _commit(self, last: Entry | None) -> None:
-        """COMMIT; on return what was written is durable. After a lost connection, look whether it is."""
+    def _commit(self, last: JournalHead) -> None:
+        """COMMIT; on return everything up to `last` is durable. After a lost connection, look whether it is.
+
+        Also where nothing was written: a refusal may rest on what another commit left, whose outcome its caller did
+        not learn, and must be as durable as that.
+        """
+        try:
+            self._finish()
+        except psycopg.Error as error:
+            if self._writer is not None and error.sqlstate is not None and not connection_lost(self._writer, error):
+                raise  # the server's answer: it was rolled back
+            self._drop_writer()
+            if last.seq > 0:
+                self._look_up(last)
+
+    def _finish(self) -> None:
+        """COMMIT on the writer. The lock on the head is in the log, so this waits for the disk and for standbys."""
         writer = self._writer
         if writer is None:
-            raise LedgerUnavailable("the connection is closed")
+            raise LedgerUnavailable("the connection is closed", "nothing_written")
         warnings: list[str] = []
 
         def listen(notice: psycopg.errors.Diagnostic) -> None:
@@ -157,31 +176,30 @@ class PostgresLedger(OperationLedger):
         writer.add_notice_handler(listen)
         try:
             writer.execute("COMMIT")
-        except psycopg.OperationalError as error:
-            if not connection_lost(writer, error):
-                raise  # the server's answer: it was rolled back
-            self._drop_writer()
-            if last is not None:
-                self._look_up(last)
         finally:
             writer.remove_notice_handler(listen)
         if warnings:
-            raise LedgerUnavailable(f"unknown outcome: committed, perhaps not on a standby: {warnings[0]}")
+            text = f"unknown outcome: committed, perhaps not on a standby: {warnings[0]}"
+            raise LedgerUnavailable(text, "unknown")
 
-    def _look_up(self, last: Entry) -> None:
+    def _look_up(self, last: JournalHead) -> None:
         """Return if the transaction that ended with `last` was committed, and raise if not, or if nobody can tell.
 
-        Its own session held the head, so when a new one gets hold of it the old one has ended, either way.
+        Its own session held the head, so when a new one gets hold of it the old one has ended, either way. The new
+        transaction is committed: then what it saw has reached the disk and the standbys.
         """
         try:
             self._begin()
             found = None if self._writer is None else _entry_hash(self._writer, last.seq)
+            self._finish()
         except (psycopg.Error, LedgerUnavailable):
-            raise LedgerUnavailable("unknown outcome: the connection was lost during a commit") from None
+            text = "unknown outcome: the connection was lost during a commit"
+            raise LedgerUnavailable(text, "unknown") from None
         finally:
             self._roll_back()
         if found != last.hash:
-            raise LedgerUnavailable("the connection was lost before the commit; nothing was written")
+            text = "the connection was lost before the commit; nothing was written"
+            raise LedgerUnavailable(text, "nothing_written")
 
     def _roll_back(self) -> None:
         """Leave no transaction behind: by ROLLBACK where that works, else without the connection."""
@@ -260,9 +278,10 @@ class PostgresLedger(OperationLedger):
 
     def _refuse_unusable(self) -> None:
         if self._closed:
-            raise LedgerUnavailable("the ledger is closed")
+            raise LedgerUnavailable("the ledger is closed", "nothing_written")
         if os.getpid() != self._pid:
-            raise LedgerUnavailable("the ledger was opened by another process; open it again after a fork")
+            text = "the ledger was opened by another process; open it again after a fork"
+            raise LedgerUnavailable(text, "nothing_written")
 
 
 class _ServerClock:

@@ -88,11 +88,12 @@ class Address:
 def _refuse_unfit(connection: Connection) -> None:
     major = connection.info.server_version // 10_000
     if major < _OLDEST:
-        raise LedgerUnavailable(f"PostgreSQL {major} is too old, {_OLDEST} or newer is needed")
+        raise LedgerUnavailable(f"PostgreSQL {major} is too old, {_OLDEST} or newer is needed", "nothing_written")
     for name, allowed in _MUST_BE_ON.items():
         value = connection.execute("SELECT current_setting(%s)", (name,)).fetchall()[0][0]
         if value not in allowed:
-            raise LedgerUnavailable(f"{name} is {value}: an answer could leave whose settlement a crash undoes")
+            text = f"{name} is {value}: an answer could leave whose settlement a crash undoes"
+            raise LedgerUnavailable(text, "nothing_written")
 
 
 def connection_lost(connection: Connection, error: psycopg.Error) -> bool:
@@ -102,9 +103,13 @@ def connection_lost(connection: Connection, error: psycopg.Error) -> bool:
 
 @contextmanager
 def store_errors(address: Address) -> Iterator[None]:
-    """Errors of the database become `LedgerUnavailable`, without what the server quotes of rows, or a password."""
+    """Errors of the database become `LedgerUnavailable`, without what the server quotes of rows, or a password.
+
+    Before a COMMIT is sent, and where the server has refused one, nothing was written.
+    """
     try:
         yield
     except psycopg.Error as error:
         text = error.diag.message_primary or str(error).partition("\n")[0]
-        raise LedgerUnavailable(address.without_secrets(f"{type(error).__name__}: {text}")) from None
+        told = address.without_secrets(f"{type(error).__name__}: {text}")
+        raise LedgerUnavailable(told, "nothing_written") from None

@@ -7,7 +7,8 @@ A table is written by one statement from one JSON document, whatever the number 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 import psycopg
@@ -16,9 +17,9 @@ from reticent.accounting.journal import Entry, JournalHead
 from reticent.accounting.ledger import Dataset, Reservation, Statement
 from reticent.accounting.ledger_errors import LedgerDamaged
 from reticent.accounting.scope_ids import scope_chain
-from reticent.accounting.store.rows import Changes, Claim, StoredReservation
+from reticent.accounting.store.rows import Changes, Claim, StoredReservation, Wanted
 
-__all__ = ["PostgresReads", "PostgresRows"]
+__all__ = ["Known", "PostgresReads", "PostgresRows"]
 
 _SCOPE: Final = (
     "SELECT scope_id, kind, parent, dataset_id, epsilon, delta, overhead, granted, spent, reserved, open, settled,"
@@ -29,7 +30,10 @@ _RESERVATION: Final = (
     " r.claim, r.opened_seq, r.closed_seq FROM reservations r JOIN journal j ON j.seq = r.opened_seq"
 )
 _HEAD: Final = "SELECT seq, hash FROM journal_head"
-_CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+# Row locks are not handed on in the order of asking: under load a replica could wait for long. This one is.
+_QUEUE: Final = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'the head', 'big')})"
+_LOCK: Final = f"WITH held AS MATERIALIZED ({_HEAD} FOR UPDATE) SELECT seq, hash, "
+_CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # Names hold no line break, and one text is sent faster than an array.
 _AMONG: Final = "= ANY (string_to_array(%s, E'\\n'))"
@@ -81,6 +85,41 @@ _PUT_CLAIM: Final = (
 
 Row = tuple[Any, ...]
 
+Known = dict[str, tuple[tuple[str, ...], str | None]]
+"""Scopes and claim of reservations that were made over this connection, the oldest first. Neither ever changes."""
+
+_MOST_KNOWN: Final = 10_000
+
+
+def _reservation(row: Row) -> StoredReservation:
+    reservation = Reservation(
+        reservation_id=row[0],
+        scope_ids=scope_chain(row[1]),
+        worst_case=row[2],
+        state=row[3],
+        scored=bool(row[4]),
+        charge=row[5],
+        owner=row[6],
+        reserved_us=row[7],
+        expires_us=row[8],
+    )
+    return StoredReservation(reservation, claim_id=row[9], opened_seq=row[10], closed_seq=row[11])
+
+
+# Of each table: how rows are found by their names, which come first in a row, and what becomes of one.
+_BY_NAME: Final[dict[str, tuple[str, Callable[[Row], Any]]]] = {
+    "datasets": (
+        f"SELECT dataset_id, renyi_order, guarantee FROM datasets WHERE dataset_id {_AMONG}",  # noqa: S608
+        lambda row: Dataset(row[0], float(row[1]), row[2]),
+    ),
+    "scopes": (f"{_SCOPE} WHERE scope_id {_AMONG}", lambda row: Statement(*row)),
+    "reservations": (f"{_RESERVATION} WHERE r.reservation_id {_AMONG}", _reservation),
+    "claims": (
+        f"SELECT claim_id, request_digest, reservation_id, answer, expires_us FROM claims WHERE claim_id {_AMONG}",  # noqa: S608
+        lambda row: Claim(*row),
+    ),
+}
+
 
 class PostgresReads:
     """`rows.Reads` over a connection on which a transaction was begun."""
@@ -91,24 +130,26 @@ class PostgresReads:
     def _rows(self, query: str, bindings: tuple[object, ...] = ()) -> list[Row]:
         return self._connection.execute(query, bindings).fetchall()
 
+    def _ask(self, table: str, names: Collection[str]) -> psycopg.Cursor[Row]:
+        return self._connection.execute(_BY_NAME[table][0], (_lines(names),))
+
+    def _named(self, table: str, names: Collection[str]) -> dict[str, Any]:
+        return _values(table, self._ask(table, names))
+
     def head(self) -> JournalHead:
         return JournalHead(*self._rows(_HEAD)[0])
 
     def datasets(self, dataset_ids: Collection[str]) -> dict[str, Dataset]:
-        query = f"SELECT dataset_id, renyi_order, guarantee FROM datasets WHERE dataset_id {_AMONG}"  # noqa: S608
-        rows = self._rows(query, (_lines(dataset_ids),))
-        return {row[0]: Dataset(row[0], float(row[1]), row[2]) for row in rows}
+        return self._named("datasets", dataset_ids)
 
     def scopes(self, scope_ids: Collection[str]) -> dict[str, Statement]:
-        rows = self._rows(f"{_SCOPE} WHERE scope_id {_AMONG}", (_lines(scope_ids),))
-        return {row[0]: Statement(*row) for row in rows}
+        return self._named("scopes", scope_ids)
 
     def all_scopes(self) -> tuple[Statement, ...]:
         return tuple(Statement(*row) for row in self._rows(f"{_SCOPE} ORDER BY opened_seq"))
 
     def reservations(self, reservation_ids: Collection[str]) -> dict[str, StoredReservation]:
-        rows = self._rows(f"{_RESERVATION} WHERE r.reservation_id {_AMONG}", (_lines(reservation_ids),))
-        return {row[0]: _reservation(row) for row in rows}
+        return self._named("reservations", reservation_ids)
 
     def expired(self, until_us: int, limit: int) -> tuple[StoredReservation, ...]:
         rest = "WHERE r.state = 'open' AND r.expires_us <= %s ORDER BY r.expires_us, r.opened_seq LIMIT %s"
@@ -118,9 +159,7 @@ class PostgresReads:
         return dict(self._rows("SELECT seq, payload FROM journal WHERE seq = ANY (%s::bigint[])", (list(seqs),)))
 
     def claims(self, claim_ids: Collection[str]) -> dict[str, Claim]:
-        columns = "claim_id, request_digest, reservation_id, answer, expires_us"
-        rows = self._rows(f"SELECT {columns} FROM claims WHERE claim_id {_AMONG}", (_lines(claim_ids),))  # noqa: S608
-        return {row[0]: Claim(*row) for row in rows}
+        return self._named("claims", claim_ids)
 
     def expired_claims(self, until_us: int, limit: int) -> tuple[str, ...]:
         query = (
@@ -133,31 +172,63 @@ class PostgresReads:
 class PostgresRows(PostgresReads):
     """`rows.Rows` in a write transaction, which this begins and holds the journal's head in.
 
-    READ COMMITTED, not SERIALIZABLE: a writer waits for the one row that every writer needs, and what it reads after
-    that is all that was committed before. Nothing can then conflict, so nothing has to be tried again.
+    READ COMMITTED, not SERIALIZABLE: a writer waits for the one row that every writer needs (in a queue, which is only
+    for fairness: nothing else depends on that lock), and what it reads after that is all that was committed before.
+    Nothing can then conflict, so nothing has to be tried again.
+
+    Args:
+        connection: without a transaction.
+        known: what to foresee reads by; added to.
 
     Attributes:
         now_us: the server's clock, read once the head was held.
         last: the last entry written; None while none is.
     """
 
-    LOCK_HEAD: ClassVar[str] = f"{_HEAD} FOR UPDATE"
+    QUEUE: ClassVar[str] = _QUEUE
+    LOCK_HEAD: ClassVar[str] = f"{_LOCK}{_CLOCK} FROM held"
 
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+    def __init__(self, connection: psycopg.Connection[Row], known: Known) -> None:
         super().__init__(connection)
         self.last: Entry | None = None
-        with connection.pipeline():
+        self._known = known
+        self._ahead: dict[str, tuple[frozenset[str], dict[str, Any]]] = {}
+        with _pipeline(connection):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-            head = connection.execute(self.LOCK_HEAD)
-            clock = connection.execute(_CLOCK)
-        self._head = JournalHead(*head.fetchall()[0])
-        self.now_us = int(clock.fetchall()[0][0])
+            connection.execute(self.QUEUE)
+            held = connection.execute(self.LOCK_HEAD)
+        seq, head_hash, now_us = held.fetchall()[0]
+        self._head = JournalHead(seq, head_hash)
+        self.now_us = int(now_us)
 
     def head(self) -> JournalHead:
         return self._head
 
+    def read_ahead(self, wanted: Wanted) -> None:
+        """All tables in one round trip. A settlement's scopes are foreseen if its reservation was made here."""
+        names = {
+            "datasets": wanted.datasets,
+            "scopes": set(wanted.scopes),
+            "reservations": wanted.reservations,
+            "claims": set(wanted.claims),
+        }
+        for name in wanted.reservations & self._known.keys():
+            scope_ids, claim_id = self._known[name]
+            names["scopes"].update(scope_ids)
+            if claim_id is not None and name in wanted.answered:
+                names["claims"].add(claim_id)
+        with _pipeline(self._connection):
+            asked = {table: self._ask(table, some) for table, some in names.items() if some}
+        self._ahead = {table: (frozenset(names[table]), _values(table, cursor)) for table, cursor in asked.items()}
+
+    def _named(self, table: str, names: Collection[str]) -> dict[str, Any]:
+        asked, found = self._ahead.get(table, (frozenset(), {}))
+        missing = [name for name in names if name not in asked]
+        ahead = {name: found[name] for name in names if name in found}
+        return ahead | super()._named(table, missing) if missing else ahead
+
     def write(self, changes: Changes) -> None:
-        with self._connection.pipeline():
+        with _pipeline(self._connection):
             written = [
                 self._write(_INSERT_ENTRIES, [_entry_row(entry) for entry in changes.entries]),
                 self._write(_INSERT_DATASETS, [_dataset_row(*opened) for opened in changes.datasets]),
@@ -172,18 +243,47 @@ class PostgresRows(PostgresReads):
             for claim in changes.claims:
                 values = (claim.claim_id, claim.request_digest, claim.reservation_id, claim.answer, claim.expires_us)
                 self._connection.execute(_PUT_CLAIM, values)
-            # A commit that is cancelled while it waits for a standby would count as done without it.
-            self._connection.execute("SET LOCAL statement_timeout = 0")
         for query, wanted, cursor in written:
             if cursor is not None and cursor.rowcount != wanted:
-                raise LedgerDamaged(f"{cursor.rowcount} rows instead of {wanted}: {query.partition(' SET ')[0][:40]}")
+                text = f"{cursor.rowcount} rows instead of {wanted}: {query.partition(' SET ')[0][:40]}"
+                raise LedgerDamaged(text)
         self.last = changes.entries[-1] if changes.entries else None
+        for made in changes.new_reservations:
+            self._known[made.reservation.reservation_id] = (made.reservation.scope_ids, made.claim_id)
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
 
     def _write(self, query: str, rows: list[dict[str, object]]) -> tuple[str, int, psycopg.Cursor[Row] | None]:
         if not rows:
             return query, 0, None
         document = json.dumps(rows, allow_nan=False)
         return query, len(rows), self._connection.execute(query, (document,))
+
+
+@contextmanager
+def _pipeline(connection: psycopg.Connection[Row]) -> Iterator[None]:
+    """What is executed inside is sent together. An error in it leaves as it is.
+
+    psycopg logs a warning when a pipeline ends by an error and cannot be ended properly, as when the server went
+    away. That says nothing which the error does not: so the pipeline is ended before the error goes on.
+    """
+    failure: BaseException | None = None
+    try:
+        with connection.pipeline():
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001  -- raised again below
+                failure = error
+    except psycopg.Error:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+
+
+def _values(table: str, found: psycopg.Cursor[Row]) -> dict[str, Any]:
+    value = _BY_NAME[table][1]
+    return {row[0]: value(row) for row in found.fetchall()}
 
 
 def _lines(names: Collection[str]) -> str:
@@ -258,18 +358,3 @@ def _reservation_row(stored: StoredReservation) -> dict[str, object]:
         "claim": stored.claim_id,
         **_changed(stored),
     }
-
-
-def _reservation(row: Row) -> StoredReservation:
-    reservation = Reservation(
-        reservation_id=row[0],
-        scope_ids=scope_chain(row[1]),
-        worst_case=row[2],
-        state=row[3],
-        scored=bool(row[4]),
-        charge=row[5],
-        owner=row[6],
-        reserved_us=row[7],
-        expires_us=row[8],
-    )
-    return StoredReservation(reservation, claim_id=row[9], opened_seq=row[10], closed_seq=row[11])

@@ -15,7 +15,7 @@ from typing import Protocol
 from reticent.accounting.journal import Entry, JournalHead
 from reticent.accounting.ledger import Dataset, Reservation, Statement
 
-__all__ = ["Changes", "Claim", "Reads", "Rows", "StoredReservation"]
+__all__ = ["Changes", "Claim", "Reads", "Rows", "StoredReservation", "Wanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,20 @@ class Changes:
     claims: list[Claim] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Wanted:
+    """Names of rows that operations are going to read, so that they can be read together.
+
+    The claims' own reservations, the reservations' scopes, and the claims of `answered` reservations follow.
+    """
+
+    datasets: set[str] = field(default_factory=set)
+    scopes: set[str] = field(default_factory=set)
+    reservations: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
+    claims: set[str] = field(default_factory=set)
+
+
 class Reads(Protocol):
     """One committed state of the store. Names that are not there are missing from a result, in any number of names.
 
@@ -121,6 +135,9 @@ class Rows(Reads, Protocol):
     committed before, by whomever. They never see the transaction's own changes: those are only in `Changes`,
     written once, just before the commit.
     """
+
+    def read_ahead(self, wanted: Wanted) -> None:
+        """Read what is going to be asked for, if the store can do that faster together. Only for speed."""
 
     def write(self, changes: Changes) -> None:
         """Append and change all of it. Balances are bounded again by the table's own CHECK, as a backstop."""

@@ -86,7 +86,7 @@ class SqliteLedger(OperationLedger):
             writer.execute("BEGIN IMMEDIATE")
             try:
                 yield SqliteRows(writer)
-                writer.execute("COMMIT")
+                _commit(writer)
             finally:
                 # Also after a failed COMMIT and after KeyboardInterrupt.
                 if writer.in_transaction:
@@ -144,9 +144,10 @@ class SqliteLedger(OperationLedger):
 
     def _refuse_unusable(self) -> None:
         if self._closed:
-            raise LedgerUnavailable("the ledger is closed")
+            raise LedgerUnavailable("the ledger is closed", "nothing_written")
         if os.getpid() != self._pid:
-            raise LedgerUnavailable("the ledger was opened by another process; open it again after a fork")
+            text = "the ledger was opened by another process; open it again after a fork"
+            raise LedgerUnavailable(text, "nothing_written")
 
 
 class _Patience:
@@ -175,14 +176,23 @@ def _refuse_old_sqlite(version: str) -> None:
         raise UnsupportedSqlite(version, ".".join(str(part) for part in _NEEDED))
 
 
+def _commit(writer: apsw.Connection) -> None:
+    """COMMIT. Where it fails, the transaction may be in the log all the same, and be found there after a crash."""
+    try:
+        writer.execute("COMMIT")
+    except apsw.Error as error:
+        raise LedgerUnavailable(f"unknown outcome: {type(error).__name__}: {error}", "unknown") from error
+
+
 @contextmanager
 def _store_errors() -> Iterator[None]:
+    """Errors of SQLite; but for a COMMIT's, nothing was written before them."""
     try:
         yield
     except apsw.Error as error:
-        raise LedgerUnavailable(f"{type(error).__name__}: {error}") from error
+        raise LedgerUnavailable(f"{type(error).__name__}: {error}", "nothing_written") from error
     except OSError as error:
-        raise LedgerUnavailable(f"{type(error).__name__}: {error.strerror}") from error
+        raise LedgerUnavailable(f"{type(error).__name__}: {error.strerror}", "nothing_written") from error
 
 
 def _make_private(path: Path, *, create: bool) -> None:
@@ -210,5 +220,6 @@ def _use_wal(connection: apsw.Connection, busy_seconds: float) -> None:
             time.sleep(0.01)
             continue
         if mode != "wal":
-            raise LedgerUnavailable(f"the file system allows no write-ahead log (journal mode {mode})")
+            text = f"the file system allows no write-ahead log (journal mode {mode})"
+            raise LedgerUnavailable(text, "nothing_written")
         return

@@ -12,7 +12,7 @@ from reticent.accounting.journal import GENESIS, JournalHead
 from reticent.accounting.ledger import Dataset, Reservation, Statement
 from reticent.accounting.ledger_errors import LedgerDamaged
 from reticent.accounting.scope_ids import scope_chain
-from reticent.accounting.store.rows import Changes, Claim, StoredReservation
+from reticent.accounting.store.rows import Changes, Claim, StoredReservation, Wanted
 
 __all__ = ["SqliteRows"]
 
@@ -111,6 +111,9 @@ class SqliteRows:
         return tuple(row[0] for row in self._rows(sql, (until_us, limit)))
 
     # Writing
+
+    def read_ahead(self, wanted: Wanted) -> None:
+        pass  # nothing is far away
 
     def write(self, changes: Changes) -> None:
         entries = [(e.seq, e.time_us, e.kind, e.payload, e.previous, e.hash) for e in changes.entries]

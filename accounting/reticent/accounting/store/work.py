@@ -7,31 +7,16 @@ nothing, so many callers' operations can share a transaction, and each is refuse
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from reticent.accounting.journal import Entry, JournalHead, next_entry
 from reticent.accounting.ledger import Dataset, Reservation, ScopeKind, Statement
 from reticent.accounting.ledger_errors import LedgerDamaged, UnknownScope
-from reticent.accounting.store.rows import Changes, Claim, Rows, StoredReservation
+from reticent.accounting.store.rows import Changes, Claim, Rows, StoredReservation, Wanted
 
-__all__ = ["Account", "UnitOfWork", "Wanted"]
+__all__ = ["Account", "UnitOfWork"]
 
 V = TypeVar("V")
-
-
-@dataclass(slots=True)
-class Wanted:
-    """Names of rows that operations are going to read, so that they can be read together.
-
-    The claims' own reservations, the reservations' scopes, and the claims of `answered` reservations follow.
-    """
-
-    datasets: set[str] = field(default_factory=set)
-    scopes: set[str] = field(default_factory=set)
-    reservations: set[str] = field(default_factory=set)
-    answered: set[str] = field(default_factory=set)
-    claims: set[str] = field(default_factory=set)
 
 
 class Account:
@@ -156,7 +141,8 @@ class UnitOfWork:
         return {scope_id: Account(found) for scope_id, found in self._rows.scopes(scope_ids).items()}
 
     def prefetch(self, wanted: Wanted) -> None:
-        """Read all of it, a table at a time."""
+        """Read all of it, a table at a time, or at once where the store can."""
+        self.read(self._rows.read_ahead, wanted)
         self._claims.load(wanted.claims)
         holders = (claim for name in wanted.claims if (claim := self._claims.get(name)) is not None)
         self._reservations.load([*wanted.reservations, *(claim.reservation_id for claim in holders)])

@@ -43,18 +43,27 @@ class EngineSource:
         stops = self._chat.default_sampling_params.get("stop_token_ids")
         parameters = request.to_sampling_params(sampling.max_tokens, {"stop_token_ids": stops} if stops else {})
         output = await self._generate(engine_input, parameters)
-        found = {o.index: _candidate(o, len(tokens)) for o in output.outputs}
+        found = {o.index: _candidate(o, len(tokens), sampling.top_log_probabilities) for o in output.outputs}
         lost = Candidate("", "error", 0, len(tokens))
         return [found.get(index, lost) for index in range(count)]
 
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         """See `CandidateSource.score_without_evidence`: the answer's own tokens after the prompt without evidence."""
-        if prompt.bare_messages is None or not answer.tokens:
+        return await self._forced(prompt.bare_messages, answer, salt)
+
+    async def score_with_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
+        """See `CandidateSource.score_with_evidence`."""
+        return await self._forced(prompt.messages, answer, salt)
+
+    async def _forced(
+        self, messages: tuple[dict[str, Any], ...] | None, answer: Candidate, salt: str
+    ) -> tuple[float, ...]:
+        if messages is None or not answer.tokens:
             return ()
         from vllm import SamplingParams
 
         plain = SamplingParameters(temperature=0.0, top_p=1.0, max_tokens=1)
-        _, engine_input = await self._render(prompt.bare_messages, plain, 1, salt, 0)
+        _, engine_input = await self._render(messages, plain, 1, salt, 0)
         context = list(engine_input["prompt_token_ids"])
         forced = {"type": "token", "prompt_token_ids": [*context, *answer.tokens], "cache_salt": salt}
         output = await self._generate(forced, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0))
@@ -90,7 +99,8 @@ class EngineSource:
                 logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
                 seed=None if sampling.seed is None else (sampling.seed + offset) % 2**63,
                 logprobs=True,
-                top_logprobs=0,
+                # One more than is read: a sampled token that is not among the largest takes one of the places.
+                top_logprobs=sampling.top_log_probabilities + 1 if sampling.top_log_probabilities else 0,
                 cache_salt=salt,
             )
             result = await self._chat.render_chat_request(request)
@@ -121,7 +131,7 @@ class EngineSource:
         return last
 
 
-def _candidate(output: Any, prompt_tokens: int) -> Candidate:
+def _candidate(output: Any, prompt_tokens: int, top: int) -> Candidate:
     drawn = tuple(int(token) for token in output.token_ids)
     reason = output.finish_reason if output.finish_reason in ("stop", "length") else "error"
     # The token that ends an answer is no part of its text. (`stop_reason` names a stop string or token that was asked
@@ -129,4 +139,8 @@ def _candidate(output: Any, prompt_tokens: int) -> Candidate:
     ended = reason == "stop" and output.stop_reason is None
     tokens = drawn[:-1] if ended else drawn
     chosen = tuple(float(entry[token].logprob) for entry, token in zip(output.logprobs or [], tokens, strict=False))
-    return Candidate(output.text, reason, len(drawn), prompt_tokens, chosen, tokens)
+    largest = tuple(
+        tuple(sorted((float(found.logprob) for found in entry.values()), reverse=True)[:top])
+        for entry, _ in zip(output.logprobs or [], tokens, strict=False)
+    )
+    return Candidate(output.text, reason, len(drawn), prompt_tokens, chosen, tokens, largest if top else ())

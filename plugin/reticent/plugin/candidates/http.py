@@ -58,14 +58,23 @@ class HttpSource:
 
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         """See `CandidateSource.score_without_evidence`; needs an upstream with vLLM's `prompt_logprobs`."""
-        if prompt.bare_messages is None or not answer.text:
+        return await self._forced(prompt.bare_messages, answer, salt)
+
+    async def score_with_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
+        """See `CandidateSource.score_with_evidence`; needs the same."""
+        return await self._forced(prompt.messages, answer, salt)
+
+    async def _forced(
+        self, messages: tuple[dict[str, Any], ...] | None, answer: Candidate, salt: str
+    ) -> tuple[float, ...]:
+        if messages is None or not answer.text:
             return ()
         which = next(self._turn)
         plain = SamplingParameters(temperature=0.0, top_p=1.0, max_tokens=1)
-        context = await self._call(which, list(prompt.bare_messages), plain, 1, salt, 0, {})
+        context = await self._call(which, list(messages), plain, 1, salt, 0, {})
         forced = await self._call(
             which,
-            [*prompt.bare_messages, {"role": "assistant", "content": answer.text}],
+            [*messages, {"role": "assistant", "content": answer.text}],
             plain,
             1,
             salt,
@@ -111,7 +120,8 @@ class HttpSource:
         prompt_tokens = answer.usage.prompt_tokens if answer.usage else 0
         total = answer.usage.completion_tokens if answer.usage else 0
         choices = sorted(answer.choices, key=lambda choice: choice.index)[:count]
-        return [_candidate(choice, prompt_tokens, total // len(choices)) for choice in choices]
+        top = sampling.top_log_probabilities
+        return [_candidate(choice, prompt_tokens, total // len(choices), top) for choice in choices]
 
     async def _call(
         self,
@@ -130,6 +140,9 @@ class HttpSource:
             optional["stop"] = list(sampling.stop)
         if sampling.logit_bias:
             optional["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        if sampling.top_log_probabilities:
+            # One more than is read: a sampled token that is not among the largest may take one of the places.
+            optional["top_logprobs"] = sampling.top_log_probabilities + 1
         if sampling.seed is not None:
             optional["seed"] = (sampling.seed + offset) % 2**63
         try:
@@ -155,7 +168,7 @@ class HttpSource:
         return answer
 
 
-def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int) -> Candidate:
+def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, top: int) -> Candidate:
     text = choice.message.content or ""
     table = choice.logprobs.content if choice.logprobs and choice.logprobs.content else []
     drawn = len(table) or tokens_guess
@@ -164,4 +177,9 @@ def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int) -> Candidate:
         table = table[:-1]
     chosen = tuple(float(entry.logprob) for entry in table)
     reason = choice.finish_reason if choice.finish_reason in ("stop", "length") else "error"
-    return Candidate(text, reason, drawn, prompt_tokens, chosen)
+    largest = tuple(
+        tuple(sorted((float(found.logprob) for found in entry.top_logprobs), reverse=True)[:top]) for entry in table
+    )
+    # A server that ignores the wish tells nothing, which is not the same as certainty.
+    told = largest if top and all(largest) else ()
+    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), told)

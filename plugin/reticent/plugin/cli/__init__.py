@@ -5,7 +5,19 @@ from __future__ import annotations
 import typer
 
 from reticent.plugin import __version__
-from reticent.plugin.cli import doctor, embedded, gateway, ledger, plan, serve, tenants
+from reticent.plugin.cli import (
+    calibrate,
+    certify,
+    doctor,
+    embedded,
+    gateway,
+    ledger,
+    plan,
+    rewards,
+    scores,
+    serve,
+    tenants,
+)
 
 __all__ = ["app", "main"]
 
@@ -24,6 +36,10 @@ app.command("plan")(plan.plan)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(embedded.app, name="embedded")
+app.add_typer(calibrate.app, name="calibrate")
+app.add_typer(certify.app, name="certify")
+app.add_typer(scores.app, name="scores")
+app.add_typer(rewards.app, name="rewards")
 
 
 @app.callback(invoke_without_command=True)

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from reticent.accounting.audit_errors import UnreadableLedger
 from reticent.accounting.ledger_errors import LedgerError
 from reticent.plugin.cli.common import LedgerLocation, fail
-from reticent.plugin.cli.ledger_reading import RawEntry, Unreadable, read_journal
+from reticent.plugin.cli.ledger_reading import RawEntry, read_journal
 
 __all__ = ["Line", "log", "read_lines", "select"]
 
@@ -69,7 +70,7 @@ def log(
         for line in found if last is None else deque(found, maxlen=last):
             empty = False
             typer.echo(json.dumps(line.to_json()) if as_json else str(line))
-    except (Unreadable, LedgerError) as error:
+    except (UnreadableLedger, LedgerError) as error:
         raise fail(str(error)) from None
     if empty:
         raise fail("no such entries")

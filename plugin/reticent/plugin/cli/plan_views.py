@@ -12,6 +12,7 @@ from rich.text import Text
 
 from reticent.accounting.planning.accountings import ACCOUNTINGS
 from reticent.accounting.planning.compare import Comparison, Point
+from reticent.accounting.planning.limit import Limit
 from reticent.accounting.planning.report import AccountingPlan, Plan, shown_outcomes
 
 __all__ = ["comparison_tables", "number", "parameters_text", "plan_tables", "short"]
@@ -101,10 +102,20 @@ def _cost_table(plan: Plan) -> RenderableType:
 def _limit_text(plan: Plan) -> list[RenderableType]:
     if plan.limit is None:
         return []
-    low, high, best = plan.limit.queries_low, plan.limit.queries_high, plan.accountings[-1]
-    share = "–" if plan.limit_share is None else f"{plan.limit_share:.3f}"
-    text = f"No accountant of these outcomes answers more than {high:,} queries (worst pair: {low:,} to {high:,}). "
-    return [Text(f"{text}{best.name} ÷ limit: {share}")]
+    best = plan.accountings[-1].name
+
+    def share(limit: Limit) -> str:
+        found = plan.share_of(limit)
+        return f"{best} ÷ limit: {'–' if found is None else f'{found:.3f}'}"
+
+    low, high = plan.limit.queries_low, plan.limit.queries_high
+    seen = "the clamped threshold and the halting time" if plan.rule == "privitp" else "this bounded range"
+    text = f"No accountant of {seen} answers more than {high:,} queries (worst pair found: {low:,} to {high:,})."
+    lines: list[RenderableType] = [Text(f"{text} {share(plan.limit)}")]
+    if (wide := plan.unclamped_limit) is not None:
+        text = f"One that does not use the clamp answers at most {wide.queries_high:,}."
+        lines.append(Text(f"{text} {share(wide)} (above 1 where the clamp gains more)"))
+    return lines
 
 
 def _queries_table(plan: Plan) -> Table:

@@ -8,6 +8,7 @@ from typing import get_args
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.selection.base import Rule
+from reticent.plugin.selection.gated import Gated
 from reticent.plugin.selection.nonprivate import ITP, BoN
 from reticent.plugin.selection.privbon import PrivBoN
 from reticent.plugin.selection.privitp import PrivITP
@@ -26,9 +27,13 @@ class RuleBook:
         settings: parameters.
         lattice: reward scale and sensitivity.
         order: α of the data set's ledger.
+        gate_noise: σ_g where the gate judges by a noisy reward: every private rule then charges for it too.
     """
 
-    def __init__(self, settings: SelectionSettings, lattice: RewardLattice, order: float) -> None:
+    def __init__(
+        self, settings: SelectionSettings, lattice: RewardLattice, order: float, gate_noise: float | None = None
+    ) -> None:
+        self.gate_noise = gate_noise
         self._settings = settings
         self._lattice = lattice
         self._order = order
@@ -48,6 +53,12 @@ class RuleBook:
             self.rule(name, self._settings.candidates)
 
     def _build(self, name: RuleName, candidates: int) -> Rule:
+        rule = self._bare(name, candidates)
+        if self.gate_noise is None or not rule.private:
+            return rule
+        return Gated(rule, self._lattice, noise_scale=self.gate_noise, order=self._order)
+
+    def _bare(self, name: RuleName, candidates: int) -> Rule:
         match name:
             case "privbon":
                 return PrivBoN(

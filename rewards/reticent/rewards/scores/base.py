@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from reticent.rewards.errors import ScoreDependsOnRewards
 
-__all__ = ["Need", "Score", "ScoreInputs", "require_independent_of_rewards", "score_facts"]
+__all__ = [
+    "TOP_LOG_PROBABILITIES",
+    "Need",
+    "Score",
+    "ScoreInputs",
+    "require_independent_of_rewards",
+    "score_facts",
+    "within_unit",
+]
 
-Need: TypeAlias = Literal["candidates", "log_probabilities", "teacher_forced"]
+Need: TypeAlias = Literal[
+    "candidates", "log_probabilities", "top_log_probabilities", "teacher_forced", "verifier", "noisy_reward"
+]
 """What a score wants beyond question, evidence and answer: the other candidates' texts, log-probabilities of the
-answer's tokens from sampling, or a pass of the answer without the evidence."""
+answer's tokens from sampling, the largest log-probabilities at each of them, a pass of the answer without the evidence,
+a verifier's number, or the answer's reward with noise that is charged."""
+
+TOP_LOG_PROBABILITIES = 10
+"""How many of the largest log-probabilities of a position scores read: part of what they are, so it never varies."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,12 @@ class ScoreInputs:
         mean_log_probability: mean log-probability of the answer's tokens given the evidence, in nats, or None.
         lift_log_ratios: for each of the answer's tokens, log p(token | evidence) - log p(token | no evidence), in
             nats, or None.
+        prompt: the rendered user message with the evidence in place, "" where unknown.
+        top_log_probabilities: for each of the answer's tokens, the `TOP_LOG_PROBABILITIES` largest log-probabilities at
+            its position given the evidence, in nats, or None.
+        verifier: the number of a verifier service, or None.
+        noisy_reward: the answer's reward plus Gaussian noise, clipped and divided by R. Only where the rule charges for
+            it; None otherwise.
     """
 
     question: str
@@ -35,6 +56,18 @@ class ScoreInputs:
     others: tuple[str, ...] = ()
     mean_log_probability: float | None = None
     lift_log_ratios: Sequence[float] | None = None
+    prompt: str = ""
+    top_log_probabilities: Sequence[Sequence[float]] | None = None
+    verifier: float | None = None
+    noisy_reward: float | None = None
+
+    @property
+    def mean_bare_log_probability(self) -> float | None:
+        """Mean log-probability of the answer's tokens without the evidence, nats: the mean less the mean log-ratio."""
+        ratios = self.lift_log_ratios
+        if self.mean_log_probability is None or not ratios:
+            return None
+        return self.mean_log_probability - math.fsum(ratios) / len(ratios)
 
 
 class Score(Protocol):
@@ -83,3 +116,8 @@ def require_independent_of_rewards(score: Score) -> Score:
 def score_facts(score: Score) -> dict[str, object]:
     """What stands in a fingerprint, and from which `build_score` makes the score again."""
     return {"name": score.name, "constants": dict(score.constants)}
+
+
+def within_unit(value: float) -> float:
+    """`value` clipped to [0, 1]; NaN is 0."""
+    return min(max(value, 0.0), 1.0) if not math.isnan(value) else 0.0
