@@ -262,7 +262,7 @@ def make_world(
     settings = make_settings(folder, changes)
     source, rewards = source or FakeSource(), rewards or FakeRewards()
     rewards.events = events = source.events
-    ledger = RecordingLedger(settings.ledger.path, events)
+    ledger = RecordingLedger(Path(settings.ledger.location), events)
     files = CertificateFiles(settings.gate.certificates, certificates)
     files.refresh()
     core = Core(settings, source=source, rewards=rewards, ledger=ledger, head=make_head(), certificates=files)

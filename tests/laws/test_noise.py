@@ -1,6 +1,7 @@
 """The exact draws. The operating system's generator has no seed: false alarms are set to 1e-6 a test, and the sizes are
 such that a scale 30 % wrong is found with near certainty."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -109,6 +110,75 @@ def test_large_gaussian_scales_have_no_coarse_grid() -> None:
     values = [noise.discrete_gaussian(Fraction(128, 1000) * 2**30) for _ in range(200)]
     assert len(set(values)) == len(values)
     assert {v % 2 for v in values} == {0, 1}
+
+
+def gaussian_law(scale: float, reach: int) -> list[float]:
+    """Probabilities of x < -reach, -reach, …, reach and x > reach: the slow twin, by summation."""
+    far = math.ceil(12 * scale) + reach
+    weights = [math.exp(-x * x / (2 * scale * scale)) for x in range(-far, far + 1)]
+    total, middle = math.fsum(weights), weights[far - reach : far + reach + 1]
+    tail = math.fsum(weights[: far - reach])
+    return [w / total for w in (tail, *middle, tail)]
+
+
+def cell(value: int, reach: int) -> int:
+    return min(max(value, -reach - 1), reach + 1) + reach + 1
+
+
+@pytest.mark.parametrize(("scale", "reach"), [(0.6593, 2), (2.2467, 5), (8.0525, 15)])
+def test_many_draws_at_once_have_the_law_of_the_discrete_gaussian(scale: float, reach: int) -> None:
+    draws = [value for _ in range(200) for value in noise.discrete_gaussians(scale, 100)]
+    seen = Counter(cell(value, reach) for value in draws)
+    counts = [seen[i] for i in range(2 * reach + 3)]
+    assert not rejected(counts, gaussian_law(scale, reach))
+    # Twins: 15 % less noise, and the continuous Gaussian rounded to integers.
+    assert rejected(counts, gaussian_law(0.85 * scale, reach))
+    if scale < 1.0:
+        phi = [0.5 * math.erfc(-x / (scale * math.sqrt(2))) for x in [i - 0.5 for i in range(-reach, reach + 2)]]
+        ends = [0.0, *phi, 1.0]
+        assert rejected(counts, [high - low for low, high in itertools.pairwise(ends)])
+
+
+def test_draws_made_at_once_are_independent_of_each_other_and_of_their_place() -> None:
+    scale, reach = 1.1701, 1
+    law = gaussian_law(scale, reach)
+    joint = [p * q for p in law for q in law]
+    vectors = [noise.discrete_gaussians(scale, 42) for _ in range(700)]
+
+    def pairs(left: int, right: int) -> list[int]:
+        seen = Counter((cell(v[left], reach), cell(v[right], reach)) for v in vectors)
+        return [seen[i, j] for i in range(len(law)) for j in range(len(law))]
+
+    for left, right in ((0, 1), (0, 41), (20, 21)):
+        assert not rejected(pairs(left, right), joint)
+    assert rejected(pairs(7, 7), joint)  # The twin: one draw in both places.
+    neighbours = Counter((cell(a, reach), cell(b, reach)) for v in vectors for a, b in itertools.pairwise(v[::2]))
+    counts = [neighbours[i, j] for i in range(len(law)) for j in range(len(law))]
+    assert not rejected(counts, joint)
+
+
+def test_draws_made_at_once_cost_what_single_draws_cost() -> None:
+    """OpenDP's own map, from the length of a shift to ρ of zero-concentrated differential privacy: d²/(2σ²)."""
+    for scale in (0.6593, 2.2467, 1000.0):
+        for shift in (1, 3):
+            rho = noise._gaussians(scale).map(shift)  # type: ignore[attr-defined]
+            assert rho == noise._gaussian(scale).map(shift)  # type: ignore[attr-defined]
+            assert rho == pytest.approx(shift**2 / (2 * scale**2), rel=1e-12)
+            assert rho >= shift**2 / (2 * scale**2) * (1 - 1e-15)
+
+
+def test_many_draws_take_the_same_scales_as_one_and_any_number() -> None:
+    assert noise.discrete_gaussians(2.0, 0) == ()
+    assert len(noise.discrete_gaussians(Fraction(1, 3), 2002)) == 2002
+    large = noise.discrete_gaussians(Fraction(128, 1000) * 2**30, 200)
+    assert len(set(large)) == len(large)
+    assert {value % 2 for value in large} == {0, 1}
+    for scale in (0.0, -1.0, math.nan, math.inf, 2.0**56):
+        with pytest.raises(InvalidQuantityError):
+            noise.discrete_gaussians(scale, 3)
+    for count in (-1, 2.0, True):
+        with pytest.raises(InvalidQuantityError):
+            noise.discrete_gaussians(1.0, count)  # type: ignore[arg-type]
 
 
 @settings(deadline=None)

@@ -119,6 +119,25 @@ def test_real_noise_differs_from_release_to_release_and_goes_below_zero() -> Non
     assert 0.3 < spread / plan.noise_scale**2 < 3.0
 
 
+@pytest.mark.parametrize("kind", ["loss_nonloss", "count_error"])
+def test_a_release_draws_once_for_every_cell_at_the_scale_of_the_plan(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    plan = make_plan(sites=(Site("only", 1.0),), schedule=Schedule(3), release=kind)
+    asked = []
+
+    def draws(scale: float, count: int) -> tuple[int, ...]:
+        asked.append((scale, count))
+        return tuple(100 * (i + 1) for i in range(count))
+
+    monkeypatch.setattr("reticent.accounting.calibration.release.discrete_gaussians", draws)
+    release = make_release(plan, SiteBatch.from_records(plan, 1, "only", [(0.9, 0.0), (0.3, 1.0), (0.3, 0.0)]))
+    assert asked == [(plan.noise_scale, 2 * plan.bins)]
+    assert release.loss_counts == (100, 201, 300, 400)
+    others = release.all_counts if kind == "count_error" else release.nonloss_counts
+    assert others == ((500, 602, 700, 801) if kind == "count_error" else (500, 601, 700, 801))
+
+
 def test_a_batch_shows_nothing_of_its_records() -> None:
     plan = make_plan(sites=(Site("only", 1.0),), schedule=Schedule(2))
     batch = SiteBatch.from_records(plan, 1, "only", [(0.9, 0.0)] * 2)

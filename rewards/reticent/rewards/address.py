@@ -1,4 +1,7 @@
-"""Where the worker may listen: a Unix socket that its owner alone can open, or loopback. Nowhere else."""
+"""Where the worker may listen: a Unix socket that its owner alone can open, or loopback. Nowhere else.
+
+And where it may ask: a reward server on loopback, or one that is reached through TLS.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import os
 import socket
 import stat
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .errors import UnsafeAddress
 
-__all__ = ["answers", "listen_on_loopback", "listen_on_socket", "require_loopback"]
+__all__ = ["answers", "listen_on_loopback", "listen_on_socket", "require_loopback", "require_private_url"]
 
 
 def require_loopback(host: str) -> str:
@@ -28,6 +32,26 @@ def require_loopback(host: str) -> str:
     if not address.is_loopback:
         raise UnsafeAddress(host)
     return host
+
+
+def require_private_url(url: str) -> str:
+    """`url`, if nobody on the way can read what goes there: plain HTTP on a literal loopback address, or HTTPS.
+
+    Raises:
+        UnsafeAddress: anything else, also a URL that carries a name or password (a key belongs into a file).
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise UnsafeAddress(url) from None
+    if not host or parts.username is not None or parts.query or parts.fragment:
+        raise UnsafeAddress(url.rpartition("@")[2])
+    if parts.scheme == "http":
+        require_loopback(host)
+    elif parts.scheme != "https":
+        raise UnsafeAddress(url)
+    return url
 
 
 def listen_on_loopback(host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-__all__ = ["ClipBound", "RewardBound", "SigmoidBound", "bound_from_dict", "sigmoid"]
+__all__ = ["ClipBound", "RewardBound", "SigmoidBound", "bound_from_dict", "parse_bound", "sigmoid"]
 
 
 class RewardBound(Protocol):
@@ -139,6 +139,23 @@ def bound_from_dict(value: Mapping[str, object]) -> ClipBound | SigmoidBound:
             raise ValueError(f"{name} must be a number: {number!r}")
         numbers[name] = float(number)
     return cls(**numbers)
+
+
+def parse_bound(text: str, reward_max: float = 1.0) -> ClipBound | SigmoidBound:
+    """The bound that `sigmoid:CENTER,SCALE` or `clip:LOW,HIGH` names, with R = `reward_max`.
+
+    Raises:
+        ValueError: another form, or constants out of range.
+    """
+    kind, _, rest = text.partition(":")
+    parts = rest.split(",")
+    if kind not in _KINDS or len(parts) != 2:
+        raise ValueError(f"a bound is sigmoid:CENTER,SCALE or clip:LOW,HIGH, not {text!r}")
+    try:
+        first, second = (float(part) for part in parts)
+    except ValueError:
+        raise ValueError(f"a bound has two numbers: {text!r}") from None
+    return _KINDS[kind][0](first, second, reward_max)
 
 
 def _require_finite(**constants: float) -> None:

@@ -6,6 +6,8 @@ None of them carries a prompt, an answer, a weight or a reward: their texts may 
 from __future__ import annotations
 
 __all__ = [
+    "BackendFailed",
+    "BackendUnavailable",
     "BatchNotStarted",
     "EncoderMismatch",
     "EncoderUnavailable",
@@ -13,6 +15,8 @@ __all__ = [
     "HeadInvalid",
     "HeadNotReproduced",
     "InvalidPairs",
+    "ModelUnusable",
+    "ProfileInvalid",
     "RewardsError",
     "ScoreDependsOnRewards",
     "ScoreInputMissing",
@@ -126,8 +130,21 @@ class UnsafeAddress(RewardsError, ValueError):
     """The worker was asked to listen, or the client to connect, somewhere else than on loopback or a Unix socket."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(f"{address!r} is neither a loopback address nor a Unix socket")
+        super().__init__(f"{address!r} is neither a loopback address nor a Unix socket nor reached through TLS")
         self.address = address
+
+
+class ProfileInvalid(RewardsError, ValueError):
+    """The description of a reward model cannot be used."""
+
+
+class ModelUnusable(RewardsError, ValueError):
+    """What lies in a model's folder, or answers at its address, is not the reward model that its profile describes."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"reward model {name!r} cannot be used: {reason}")
+        self.name = name
+        self.reason = reason
 
 
 class WorkerError(RewardsError):
@@ -154,12 +171,24 @@ class WorkerFailed(WorkerError):
 class BatchNotStarted(WorkerError):
     """Inside the worker: a batch left the queue before it was started, so surely no reward was or will be computed.
 
-    `reason` is `full` (it was not taken into the queue), `busy` (its patience ended) or `gone` (its client left).
+    `reason` is `full` (it was not taken into the queue), `busy` (its patience ended), `gone` (its client left) or
+    `unavailable` (what computes rewards was not reached).
     """
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a batch left the queue before it was started: {reason}")
         self.reason = reason
+
+
+class BackendUnavailable(BatchNotStarted):
+    """Inside the worker: the server that computes rewards was not reached, so surely no reward was computed."""
+
+    def __init__(self) -> None:
+        super().__init__("unavailable")
+
+
+class BackendFailed(WorkerError):
+    """Inside the worker: the server that computes rewards was reached and gave no usable rewards."""
 
 
 class ScoreInputMissing(RewardsError, ValueError):

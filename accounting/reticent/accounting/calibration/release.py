@@ -25,7 +25,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from reticent.accounting.calibration.documents import (
     MAX_INTEGER,
@@ -40,7 +39,7 @@ from reticent.accounting.calibration.documents import (
 from reticent.accounting.calibration.kinds import COUNT_ERROR, LOSS_NONLOSS, ReleaseKind
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.errors import AccountingError
-from reticent.accounting.noise import bernoulli, discrete_gaussian
+from reticent.accounting.noise import bernoulli, discrete_gaussians
 
 __all__ = ["RecordInvalidError", "Release", "SiteBatch", "WrongBatchSizeError", "make_release"]
 
@@ -223,12 +222,13 @@ def make_release(plan: Plan, batch: SiteBatch, *, noise: Callable[[], int] | Non
     """
     if batch.plan_digest != plan.digest:
         raise ValueError(f"the batch was made for plan {batch.plan_digest}, not for {plan.digest}")
-    draw = partial(discrete_gaussian, plan.noise_scale) if noise is None else noise
-    losses = tuple(count + draw() for count in batch.loss_counts)
     others: tuple[int, ...] = batch.nonloss_counts
     if plan.release == COUNT_ERROR:
         others = tuple(x + y for x, y in zip(batch.loss_counts, batch.nonloss_counts, strict=True))
-    others = tuple(count + draw() for count in others)
+    cells = (*batch.loss_counts, *others)
+    draws = discrete_gaussians(plan.noise_scale, len(cells)) if noise is None else [noise() for _ in cells]
+    noised = tuple(count + draw for count, draw in zip(cells, draws, strict=True))
+    losses, others = noised[: plan.bins], noised[plan.bins :]
     return Release(
         plan_digest=plan.digest,
         round_number=batch.round_number,

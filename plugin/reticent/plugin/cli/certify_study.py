@@ -67,7 +67,8 @@ def certify_study(
     schedule: Annotated[
         ScheduleOption,
         typer.Option(
-            help="paper: 30 rounds of 1000; own: geometric, no data needed; dev: from a development split; long: 400 rounds."
+            help="paper: 30 rounds of 1000; own: geometric, no data needed; dev: from a development split; "
+            "long: 400 rounds of 1000."
         ),
     ] = ScheduleOption.own,
     release: Annotated[
@@ -83,8 +84,8 @@ def certify_study(
 ) -> None:
     """Simulate calibrations of a synthetic cell, and say how often a rule certifies, when, and whether rightly.
 
-    Every schedule but long ends at 30,000 events. Acceptance and risk are the true ones of the chosen threshold, violations are
-    trials in which any bound at any threshold and look was wrong. Nothing is released.
+    Every schedule but long ends at 30,000 events. Acceptance and risk are the true ones of the chosen threshold.
+    Violations are trials in which any bound at any threshold and look was wrong. Nothing is released.
     """
     if rule == _ONE_SHOT:
         found = one_shot(fitted_cell(cell.value), _ONE_SHOT_RECORDS, _ONE_SHOT_MISCOVERAGE, trials, seed)
