@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -99,6 +100,29 @@ class CandidateSourceContract:
             scores = await source.score_without_evidence(WITH_EVIDENCE, answer, salt="t")
             assert len(scores) == answer.completion_tokens == len(answer.log_probabilities)
             assert all(score <= 0 for score in scores)
+
+        use(story)
+
+    def test_the_pass_with_evidence_gives_one_number_a_token(self, use: Use) -> None:
+        async def story(source: CandidateSource) -> None:
+            for prompt in (PLAIN, WITH_EVIDENCE):
+                (answer,) = await source.draw(prompt, SAMPLING, 1, salt="t", offset=0)
+                scores = await source.score_with_evidence(prompt, answer, salt="t")
+                assert len(scores) == answer.completion_tokens == len(answer.log_probabilities)
+
+        use(story)
+
+    def test_the_largest_log_probabilities_come_where_they_are_asked_for(self, use: Use) -> None:
+        async def story(source: CandidateSource) -> None:
+            (plain,) = await source.draw(PLAIN, SAMPLING, 1, salt="t", offset=0)
+            assert plain.top_log_probabilities == ()
+            for count in (1, 2):
+                asked = replace(SAMPLING, top_log_probabilities=5)
+                for told in await source.draw(PLAIN, asked, count, salt="t", offset=1):
+                    assert len(told.top_log_probabilities) == len(told.log_probabilities)
+                    for row in told.top_log_probabilities:
+                        assert len(row) == 5
+                        assert list(row) == sorted(row, reverse=True)
 
         use(story)
 

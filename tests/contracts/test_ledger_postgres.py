@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from reticent.accounting import ledger_errors as errors
 from reticent.accounting.journal import JournalHead
-from reticent.accounting.ledger import Ledger, dataset_scope
+from reticent.accounting.ledger import ClaimRequest, Ledger, dataset_scope
 from reticent.accounting.store import SqliteLedger, locate
 from tests.contracts.test_ledger_contract import Clock, LedgerContract, clock
 
@@ -349,31 +349,55 @@ def test_the_twin_that_uses_psycopgs_pipeline_as_it_is_logs_a_warning(
     assert any("error ignored terminating" in record.message for record in caplog.records)
 
 
-def test_a_refusal_is_as_durable_as_what_it_rests_on(made: PostgresLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def looked_up(made: PostgresLedger, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[JournalHead]]:
+    """From its call on the connection ends whenever a transaction is committed; what is then looked up."""
+
+    def begin() -> list[JournalHead]:
+        found: list[JournalHead] = []
+        look_up = made._look_up
+
+        def remember(last: JournalHead) -> None:
+            found.append(last)
+            look_up(last)
+
+        monkeypatch.setattr(made, "_look_up", remember)
+        writer = made._writer
+        assert writer is not None
+        execute = writer.execute
+
+        def lose(query: Any, *rest: Any) -> Any:
+            if query == "COMMIT":
+                writer.close()
+            return execute(query, *rest)
+
+        monkeypatch.setattr(writer, "execute", lose)
+        return found
+
+    return begin
+
+
+def test_a_refusal_is_as_durable_as_what_it_rests_on(
+    made: PostgresLedger, looked_up: Callable[[], list[JournalHead]]
+) -> None:
     """Where the connection ends while a refusal is committed, what was read is looked up like what was written."""
     made.reserve("r", ROOT, 10, lease_seconds=60, owner="o")
     made.settle("r", 3)
-    looked_up: list[JournalHead] = []
-    look_up = made._look_up
-
-    def remember(last: JournalHead) -> None:
-        looked_up.append(last)
-        look_up(last)
-
-    monkeypatch.setattr(made, "_look_up", remember)
-    writer = made._writer
-    assert writer is not None
-    execute = writer.execute
-
-    def lose(query: Any, *rest: Any) -> Any:
-        if query == "COMMIT":
-            writer.close()
-        return execute(query, *rest)
-
-    monkeypatch.setattr(writer, "execute", lose)
+    found = looked_up()
     with pytest.raises(errors.AlreadySettled):
         made.settle("r", 3)
-    assert looked_up == [made.head()]
+    assert found == [made.head()]
+
+
+def test_a_recorded_answer_is_as_durable_as_the_settlement_that_paid_for_it(
+    made: PostgresLedger, looked_up: Callable[[], list[JournalHead]]
+) -> None:
+    """It may be another replica's, visible before it has reached the standbys: a snapshot alone does not do."""
+    made.reserve("r", ROOT, 10, lease_seconds=60, owner="o", claim=ClaimRequest("key", "0" * 64, 60.0))
+    made.settle("r", 3, answer=b"paid")
+    found = looked_up()
+    assert made.recorded("key", "0" * 64) == b"paid"
+    assert found == [made.head()]
 
 
 def test_a_server_that_lost_commits_is_refused(made: PostgresLedger, emptied_postgres_url: str) -> None:

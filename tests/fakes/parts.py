@@ -64,11 +64,12 @@ class FakeSource:
         await asyncio.sleep(0)
         if len(self.draws) in self.fail:
             raise self.fail[len(self.draws)]
-        return [self._candidate(offset + i) for i in range(count)]
+        return [self._candidate(offset + i, sampling.top_log_probabilities) for i in range(count)]
 
-    def _candidate(self, index: int) -> Candidate:
+    def _candidate(self, index: int, top: int) -> Candidate:
         text = self.text(index)
-        return Candidate(text, self.finish, len(text.split()), 7, (-0.5, -0.25), (index, index + 1))
+        largest = (tuple(-0.5 - k for k in range(top)),) * 2 if top else ()
+        return Candidate(text, self.finish, len(text.split()), 7, (-0.5, -0.25), (index, index + 1), largest)
 
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         self.events.append("bare pass")

@@ -70,7 +70,8 @@ class Upstream:
     def _choice(self, index: int, body: dict[str, Any]) -> dict[str, Any]:
         self.drawn += 1
         content = None if self.mood == "null content" else f"answer {self.drawn}"
-        logs = [{"token": "w", "logprob": -0.5, "bytes": None, "top_logprobs": []}] * 2
+        largest = [{"token": f"w{k}", "logprob": -0.5 - k, "bytes": None} for k in range(body.get("top_logprobs", 0))]
+        logs = [{"token": "w", "logprob": -0.5, "bytes": None, "top_logprobs": largest}] * 2
         return {
             "index": index,
             "finish_reason": "length" if body.get("max_tokens") == 2 else "stop",

@@ -158,6 +158,8 @@ def folder(tmp_path: Path) -> Folder:
         ({"key-file": "missing"}, "missing"),
         ({"server": "ftp://x"}, "https://"),
         ({"server": "http://example.org"}, "https"),
+        ({"server": "https://127.0.0.1:9", "ca-file": "missing.pem"}, "missing.pem"),
+        ({"server": "https://127.0.0.1:9", "ca-file": __file__}, "PEM"),
         ({"record-cap": "0"}, "record_cap"),
         ({"person-cap": "nan"}, "person_cap"),
     ],

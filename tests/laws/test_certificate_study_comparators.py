@@ -115,7 +115,8 @@ def test_fixed_time_rules_have_hoeffding_and_normal_widths() -> None:
 def test_stitching_over_rounds_spends_no_more_than_the_budget() -> None:
     """At round t the level is that of the fixed-time rule with α π_t, Σ π_t = 1."""
     rounds = 4
-    many = Sums(LOSS_NONLOSS, *(np.tile(x, (rounds, 1)) for x in (PLAIN.loss, PLAIN.other, PLAIN.variance)), 1000.0)
+    Z, F, V = (np.tile(x, (rounds, 1)) for x in (PLAIN.loss, PLAIN.other, PLAIN.variance))
+    many = Sums(LOSS_NONLOSS, Z, F, V, 1000.0)
     found = COMPARATORS["schedule_conditioned"].bounds(CLAIM, many)
     weights = [6 / (math.pi**2 * t**2) for t in range(1, 100_000)]
     assert sum(weights) == pytest.approx(1.0, abs=1e-4)

@@ -33,6 +33,17 @@ def test_the_closed_form_bounds_the_supremum_over_offsets_and_is_close(order: fl
         assert best <= bound <= best * (1 + mpf(10) ** -7)
 
 
+@pytest.mark.parametrize("order", [5e3, 1e5, 1e6, 1e8])
+@pytest.mark.parametrize("place", [0.45, 0.5 * (1 - 1e-9), 0.5 * (1 + 1e-9), 0.55, 1.0, 3.0])
+def test_no_rounding_takes_the_bound_below_the_divergence_where_the_series_ends(order: float, place: float) -> None:
+    # At αε just above 0.5 one term is the closed form's and the other the series', each times α.
+    epsilon = place / order
+    with mp.workdps(60):
+        e, a = mpf(epsilon), mpf(order) - 1
+        best = at_offset(order, epsilon, mp.log(a / mpf(order) * mp.expm1(mpf(order) * e) / mp.expm1(a * e)))
+        assert best <= mpf(renyi_divergence(order, epsilon)) * (1 + mpf(10) ** -14)
+
+
 @settings(deadline=None)
 @given(st.floats(1.0001, 1e4), st.floats(1e-6, 50.0))
 def test_the_divergence_is_below_both_caps(order: float, epsilon: float) -> None:

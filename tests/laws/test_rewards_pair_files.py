@@ -1,4 +1,4 @@
-"""Where pairs come from: pools of right and wrong answers, files with unusable lines, folds, and the cache of features."""
+"""Where pairs come from: pools of right and wrong answers, files with unusable lines, folds, the cache of features."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_cross_validation_states_the_sensitivity_of_all_pairs() -> None:
     pairs, encoder = pet_pairs(), LexicalEncoder()
     features = encode_pairs(pairs, encoder)
     dealt = folds_by_prompt(pairs, 5, 0)
-    wish = PrivacyWish(20.0)
+    wish = PrivacyWish(1.0)
     rows = list(cross_validated(features, dealt, [0.05, 0.5], [0.5, 2.0], privacy=wish, noise_scale=0.1))
     assert rows[0].sensitivity == train_linear_head(pairs, encoder, 0.05, 0.5).sensitivity
     for row in rows:

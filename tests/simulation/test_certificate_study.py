@@ -22,15 +22,15 @@ def study(cell: str, rule: str, epsilon: float, schedule: str, target: float | N
     return run(Study(cell, rule, TARGETS[cell] if target is None else target, epsilon, 200, 7, schedule))
 
 
-@pytest.mark.parametrize("cell", ["c1", "halueval"])
-def test_the_papers_rule_fires_about_as_published(cell: str) -> None:
-    """The seed is not one that the fit used. The twin: another release or another rule fires otherwise."""
+@pytest.mark.parametrize(("cell", "epsilon_of_twin"), [("c1", 1.0), ("halueval", 4.0)])
+def test_the_papers_rule_fires_about_as_published(cell: str, epsilon_of_twin: float) -> None:
+    """The seed is not one that the fit used. The twin: with less noise than published the rule fires too often."""
     for epsilon, (low, high) in DOCUMENT["cells"][cell]["aim"].items():
         found = study(cell, "fed_src_c", float(epsilon), "paper")
         assert low <= found.fired <= high, (epsilon, found)
         assert found.violations == 0
-    plain = run(Study(cell, "fed_src_c", TARGETS[cell], 1.0, 200, 7, "paper", "plain"))
-    assert plain.fired > study(cell, "fed_src_c", 1.0, "paper").fired
+    plain = run(Study(cell, "fed_src_c", TARGETS[cell], epsilon_of_twin, 200, 7, "paper", "plain"))
+    assert plain.fired > 60 > study(cell, "fed_src_c", epsilon_of_twin, "paper").fired
 
 
 @pytest.mark.parametrize("cell", ["c1", "halueval"])

@@ -269,7 +269,8 @@ class Ledger(Protocol):
     def recorded(self, key: str, request_digest: str) -> bytes | None:
         """The recorded answer to a request that came before, or None if ``reserve`` would find the key free.
 
-        A look-up, which takes nothing. Raises ``KeyReused``, ``AnswerPending`` and ``AnswerLost`` as ``reserve`` does.
+        A look-up, which takes nothing; an answer is returned once its settlement is known to be durable. Raises
+        ``KeyReused``, ``AnswerPending`` and ``AnswerLost`` as ``reserve`` does.
         """
 
     def erase_expired_claims(self, now_us: int | None = None) -> int:

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from reticent.accounting.errors import AccountingError
 from reticent.accounting.lattice import RewardLattice
@@ -24,20 +26,49 @@ from reticent.plugin.metrics import Metrics
 from reticent.plugin.ports import CandidateSource, RewardSource
 from reticent.plugin.renewal import Renewal
 from reticent.plugin.resolve import Plan
-from reticent.plugin.rewards_source import open_rewards
+from reticent.plugin.rewards_source import load_reward_model, open_rewards
 from reticent.plugin.scoring import Scoring
 from reticent.plugin.selection.rules import RuleBook
 from reticent.plugin.settings import ConfigurationError, RewardSettings, Settings
 from reticent.plugin.tenants import TenantDirectory
 from reticent.plugin.verifier import HttpVerifier
 from reticent.rewards.errors import RewardsError
-from reticent.rewards.head import LinearHead
+from reticent.rewards.ports import RewardDescription
 from reticent.rewards.scores import NoisyReward, Score, build_score
 
-__all__ = ["Core", "build_core", "gate_noise_for", "sensitivity_of"]
+__all__ = ["Configured", "Core", "build_core", "configured_parts", "gate_noise_for", "sensitivity_of"]
 
 log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Configured:
+    """What the configuration and the reward head alone decide, with nothing running: also for `calibrate facts`.
+
+    Attributes:
+        lattice: integer rewards, and their sensitivity.
+        score: the gate's.
+        rules: by name and number of candidates.
+        facts: those of a fingerprint that no request changes.
+    """
+
+    lattice: RewardLattice
+    score: Score
+    rules: RuleBook
+    facts: dict[str, Any]
+
+
+def configured_parts(settings: Settings, head: RewardDescription) -> Configured:
+    """Make them.
+
+    Raises:
+        AccountingError, RewardsError, ValueError: a parameter out of range, or a score that cannot be built.
+    """
+    lattice = RewardLattice(head.reward_max, sensitivity_of(settings.rewards, head))
+    score = build_score(settings.gate.score, settings.gate.score_constants, settings.gate.score_models.folders)
+    rules = RuleBook(settings.selection, lattice, settings.dataset.order, gate_noise_for(score))
+    return Configured(lattice, score, rules, server_facts(settings, head, lattice, score))
 
 
 class Core:
@@ -59,22 +90,21 @@ class Core:
         source: CandidateSource,
         rewards: RewardSource,
         ledger: Ledger,
-        head: LinearHead,
+        head: RewardDescription,
         certificates: CertificateFiles,
     ) -> None:
         self.settings = settings
         self.started_at = int(time.time())
         self.metrics = Metrics()
         self.tenants = TenantDirectory(settings.tenants, settings.dataset.id, settings.operator_key_sha256)
-        lattice = RewardLattice(head.reward_max, sensitivity_of(settings.rewards, head))
-        score = build_score(settings.gate.score, settings.gate.score_constants, settings.gate.score_models.folders)
-        self.rules = RuleBook(settings.selection, lattice, settings.dataset.order, gate_noise_for(score))
+        configured = configured_parts(settings, head)
+        lattice, score = configured.lattice, configured.score
+        self.rules, self.facts = configured.rules, configured.facts
         self.rules.check()
         self.accounts = Accounts(ledger, settings, self.metrics, lattice)
         self.gate = Gate(score, (), charged_noise=self.rules.gate_noise)
         self._verifier = _open_verifier(settings, score)
         self.renewal = Renewal(certificates, self.gate, self.metrics, settings.gate.reload_seconds)
-        self.facts = server_facts(settings, head, lattice, score)
         self._source = source
         self._rewards = rewards
         self._handler = Handler(
@@ -141,7 +171,7 @@ class Core:
             task.exception()  # Seen here, since a client that left never asks for it.
 
 
-def sensitivity_of(settings: RewardSettings, head: LinearHead) -> float:
+def sensitivity_of(settings: RewardSettings, head: RewardDescription) -> float:
     """Δ by the configured rule: R, the head's certified bound, or the operator's declared number."""
     match settings.sensitivity:
         case "range":
@@ -181,10 +211,7 @@ def build_core(settings: Settings, source: CandidateSource) -> Core:
     """
     if settings.ledger.lease_seconds <= settings.server.request_seconds + _DRAIN_SECONDS:
         raise ConfigurationError("ledger.lease_seconds must exceed server.request_seconds by more than 30 s")
-    try:
-        head = LinearHead.load(settings.rewards.head)
-    except (RewardsError, OSError) as error:
-        raise ConfigurationError(f"the reward head {settings.rewards.head} cannot be used: {error}") from None
+    head = load_reward_model(settings.rewards)
     rewards = open_rewards(settings.rewards, head)
     certificates = CertificateFiles(settings.gate.certificates)
     certificates.refresh()

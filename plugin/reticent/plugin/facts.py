@@ -9,13 +9,13 @@ from reticent.accounting.calibration.subgroup import SUBGROUP_FACT
 from reticent.accounting.lattice import RewardLattice
 from reticent.plugin.resolve import Plan
 from reticent.plugin.settings import Settings
-from reticent.rewards.head import LinearHead
+from reticent.rewards.ports import RewardDescription
 from reticent.rewards.scores import Score, score_facts
 
 __all__ = ["request_facts", "server_facts"]
 
 
-def server_facts(settings: Settings, head: LinearHead, lattice: RewardLattice, score: Score) -> dict[str, Any]:
+def server_facts(settings: Settings, head: RewardDescription, lattice: RewardLattice, score: Score) -> dict[str, Any]:
     """What no request changes: base model, reward model, score.
 
     Of the reward model only public facts: never a hash of its weights or of its data, which would confirm a guess.

@@ -15,6 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from reticent.plugin.location import is_url, without_password
+from reticent.rewards.address import require_loopback
+from reticent.rewards.bounds import parse_bound
+from reticent.rewards.errors import ProfileInvalid
+from reticent.rewards.profile import ModelProfile
 from reticent.rewards.scores.registry import ScoreModels
 
 __all__ = [
@@ -22,6 +26,8 @@ __all__ = [
     "BudgetSettings",
     "ConfigurationError",
     "PrivItpSettings",
+    "RewardModelSettings",
+    "RewardSettings",
     "SelectionSettings",
     "Settings",
     "TenantPolicy",
@@ -145,11 +151,54 @@ class LedgerSettings(_Section):
         return self
 
 
-class RewardSettings(_Section):
-    """The reward worker. Δ is read from the head's certificate, or is R (`range`), or is declared with a reason."""
+class RewardModelSettings(_Section):
+    """A reward model that is no certified head. Its fields are those of `ModelProfile`; R is `reward_max`."""
 
-    head: Path
-    socket: Path
+    backend: Literal["transformers", "vllm", "http"]
+    name: str
+    revision: str
+    bound: str
+    reward_max: Positive = 1.0
+    max_length: Annotated[int, Field(ge=1)]
+    folder: Path | None = None
+    url: str | None = None
+    key_file: Path | None = None
+    template: str = "chat"
+    long_input: Literal["truncate-prompt", "zero"] = "truncate-prompt"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    route: Literal["classify", "pooling"] = "classify"
+    device: str = "cpu"
+    batch_tokens: Annotated[int, Field(ge=1)] = 8192
+    timeout_seconds: Positive = 20.0
+    retries: Annotated[int, Field(ge=0, le=5)] = 1
+
+    def profile(self) -> ModelProfile:
+        """What worker and server know of the model. Errors: `ProfileInvalid`, `UnsafeAddress`."""
+        fields = self.model_dump(exclude={"bound", "reward_max"})
+        try:
+            bound = parse_bound(self.bound, self.reward_max)
+        except ValueError as error:
+            raise ProfileInvalid(str(error)) from None
+        return ModelProfile(**fields, bound=bound)
+
+    @model_validator(mode="after")
+    def _is_a_profile(self) -> RewardModelSettings:
+        self.profile()
+        return self
+
+
+class RewardSettings(_Section):
+    """The reward worker and its model: a certified `head`, or another `model`.
+
+    Δ is read from the head's certificate, or is R (`range`), or is declared with a reason. Of a `model` nothing is
+    certified.
+    """
+
+    head: Path | None = None
+    model: RewardModelSettings | None = None
+    socket: Path | None = None
+    host: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] = 8991
     secret_file: Path
     managed: bool = True
     sensitivity: Literal["certified", "range", "declared"] = "certified"
@@ -162,6 +211,20 @@ class RewardSettings(_Section):
     def _declared_has_a_reason(self) -> RewardSettings:
         if self.sensitivity == "declared" and not (self.declared_sensitivity and self.declared_reason):
             raise ValueError("sensitivity: declared needs declared_sensitivity and declared_reason")
+        return self
+
+    @model_validator(mode="after")
+    def _is_one_model_in_one_place(self) -> RewardSettings:
+        if (self.head is None) == (self.model is None):
+            raise ValueError("needs head or model, and not both")
+        if self.model is not None and self.sensitivity == "certified":
+            raise ValueError("no sensitivity of a model is certified: set sensitivity to range, or declare it")
+        if (self.socket is None) == (self.host is None):
+            raise ValueError("needs socket or host, and not both")
+        if self.host is not None:
+            require_loopback(self.host)
+            if self.managed:
+                raise ValueError("a worker at a host is started by `reticent rewards serve`: set managed to false")
         return self
 
 
@@ -395,6 +458,11 @@ def _resolve_paths(settings: Settings, folder: Path) -> Settings:
         current = sections.get(section, getattr(settings, section))
         if (path := getattr(current, field)) is not None:
             sections[section] = current.model_copy(update={field: folder / path})
+    if (model := settings.rewards.model) is not None:
+        paths = {name: getattr(model, name) for name in ("folder", "key_file")}
+        found = {name: folder / path for name, path in paths.items() if path is not None}
+        rewards = sections.get("rewards", settings.rewards)
+        sections["rewards"] = rewards.model_copy(update={"model": model.model_copy(update=found)})
     certificates = tuple(folder / path for path in settings.gate.certificates)
     named = settings.gate.score_models
     models = named.model_copy(

@@ -2,6 +2,9 @@
 
 A batch is started or withdrawn, never both. That decides about money on the other side: after a withdrawal the server
 releases a reservation whole, and whoever fills the queue makes others wait but does not make them pay.
+
+Batches that wait while another is scored are scored together, as many as fit, where the backend can do that. Nobody
+waits for a batch to fill: an idle worker starts at once.
 """
 
 from __future__ import annotations
@@ -11,20 +14,24 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from .encoders.base import Subject
+from .encoders.base import Pair, Subject
 from .errors import BatchNotStarted
-from .ports import RewardBackend
+from .ports import PairBackend, RewardBackend
+from .worker_metrics import WorkerMetrics
 
-__all__ = ["CANARY_SECONDS", "MAX_WAITING", "Batch", "Canary", "ScoringQueue"]
+__all__ = ["CANARY_SECONDS", "MAX_TOGETHER", "MAX_WAITING", "Batch", "Canary", "ScoringQueue"]
 
 _LOG = logging.getLogger("reticent.rewards.worker")
 
 MAX_WAITING = 64
 """Most batches in the queue, and most probes that wait for one canary."""
+MAX_TOGETHER = 64
+"""Most candidates of several requests in one pass. A request of more than these goes alone."""
 CANARY_SECONDS = 5.0
 """How long a canary's verdict holds, and how long a canary waits for its start."""
 _CANARY = (
@@ -35,11 +42,18 @@ _CANARY_TOLERANCE = 1e-3
 
 
 class Batch:
-    """The candidates of one request. They can be taken once, by whoever starts the batch or whoever withdraws it."""
+    """The candidates of one request. They can be taken once, by whoever starts the batch or whoever withdraws it.
+
+    Attributes:
+        size: how many candidates there are.
+        rewards: what comes of them once they were taken to be scored.
+    """
 
     def __init__(self, subject: Subject, candidates: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._content: tuple[Subject, list[str]] | None = (subject, list(candidates))
+        self.size = len(candidates)
+        self.rewards: Future[list[float]] = Future()
 
     def take(self) -> tuple[Subject, list[str]] | None:
         """The content the first time, None ever after. Any thread may call it."""
@@ -49,15 +63,18 @@ class Batch:
 
 
 class ScoringQueue:
-    """One thread that scores whole batches, one after another, and bounds what comes out to [0, R].
+    """One thread that scores whole batches, one after another or several together, and bounds rewards to [0, R].
 
     Args:
         backend: scores; it is called from this one thread alone.
+        metrics: counts; its own by default.
     """
 
-    def __init__(self, backend: RewardBackend) -> None:
+    def __init__(self, backend: RewardBackend, metrics: WorkerMetrics | None = None) -> None:
         self._backend = backend
+        self._metrics = metrics or WorkerMetrics()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="score")
+        self._waiting: deque[Batch] = deque()
         self._open = 0
 
     async def score(
@@ -80,36 +97,87 @@ class ScoringQueue:
             RuntimeError: the backend gave another number of rewards. Whatever else it raises passes through.
         """
         if self._open >= MAX_WAITING:
-            raise BatchNotStarted("full")
+            raise self._refused("full")
         batch = Batch(subject, candidates)
-        scored = asyncio.get_running_loop().run_in_executor(self._pool, self._run, batch)
+        scored = asyncio.wrap_future(batch.rewards)
         # Read here, since a caller that was cancelled does not: unread, its text would be logged.
         scored.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._waiting.append(batch)
+        self._pool.submit(self._run)
         self._open += 1
+        self._metrics.waiting.set(self._open)
         try:
             events: list[asyncio.Future[Any]] = [scored] if gone is None else [scored, gone]
             await asyncio.wait(events, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not scored.done() and batch.take() is not None:
-                raise BatchNotStarted("gone" if gone is not None and gone.done() else "busy")
-            return await scored
+                raise self._refused("gone" if gone is not None and gone.done() else "busy")
+            return await asyncio.shield(scored)
         finally:
             batch.take()
             self._open -= 1
+            self._metrics.waiting.set(self._open)
 
-    def _run(self, batch: Batch) -> list[float]:
-        content = batch.take()
-        if content is None:
-            return []
-        subject, candidates = content
-        rewards = self._backend.score(subject, candidates)
-        if len(rewards) != len(candidates):
+    def _refused(self, reason: str) -> BatchNotStarted:
+        self._metrics.refused.labels(reason=reason).inc()
+        return BatchNotStarted(reason)
+
+    def _run(self) -> None:
+        """In the scoring thread, once for each batch ever queued; an earlier run may have taken it along."""
+        started = self._start_next()
+        if not started:
+            return
+        if len(started) > 1:
+            try:
+                pairs = [(subject, answer) for _, subject, answers in started for answer in answers]
+                rewards = iter(self._bounded(pairs))
+            except Exception as error:  # noqa: BLE001 - whatever it was, one of them may score alone
+                # Only its type: a text may quote a prompt. None of the others shall fail with the one that is broken.
+                _LOG.error("a shared batch failed, its parts are scored alone: %s", type(error).__name__)
+            else:
+                for batch, _, answers in started:
+                    batch.rewards.set_result([next(rewards) for _ in answers])
+                return
+        for batch, subject, answers in started:
+            try:
+                batch.rewards.set_result(self._bounded([(subject, answer) for answer in answers]))
+            except BaseException as error:  # noqa: BLE001 - belongs to whoever waits
+                self._metrics.failures.inc()
+                batch.rewards.set_exception(error)
+
+    def _start_next(self) -> list[tuple[Batch, Subject, list[str]]]:
+        """The next batch that was not withdrawn and, where the backend takes several, those after it that fit."""
+        started: list[tuple[Batch, Subject, list[str]]] = []
+        total = 0
+        while self._waiting:
+            size = self._waiting[0].size
+            if started and (total + size > MAX_TOGETHER or not isinstance(self._backend, PairBackend)):
+                break
+            batch = self._waiting.popleft()
+            content = batch.take()
+            if content is not None:
+                started.append((batch, *content))
+                total += size
+        return started
+
+    def _bounded(self, pairs: Sequence[Pair]) -> list[float]:
+        """Rewards of one pass, in [0, R]."""
+        with self._metrics.pass_seconds.time():
+            if isinstance(self._backend, PairBackend):
+                rewards = self._backend.score_pairs(pairs)
+            else:
+                rewards = self._backend.score(pairs[0][0], [answer for _, answer in pairs])
+        if len(rewards) != len(pairs):
             raise RuntimeError("the backend gave another number of rewards than of candidates")
+        self._metrics.candidates.inc(len(pairs))
         top = self._backend.reward_max
         return [min(max(r, 0.0), top) if math.isfinite(r) else 0.0 for r in rewards]
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Start nothing more; what waits is told that it was not started."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        for batch in tuple(self._waiting):
+            if batch.take() is not None:
+                batch.rewards.set_exception(BatchNotStarted("gone"))
 
 
 class Canary:

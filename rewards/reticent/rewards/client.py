@@ -18,6 +18,7 @@ from typing import Self
 import httpx
 
 from .address import require_loopback
+from .breaker import CircuitBreaker
 from .encoders.base import Subject
 from .errors import WorkerError, WorkerFailed, WorkerRefused, WorkerUnavailable
 from .protocol import MAX_BODY_BYTES, MAX_PATIENCE, PATIENCE_HEADER, PATIENCE_SHARE, PATIENT_SHARE, SubjectModel
@@ -42,6 +43,8 @@ class RewardClient:
         timeout: seconds for one request, all in all. Up to a quarter of it (`PATIENCE_SHARE`) may pass in the worker's
             queue; a batch that has not started by then is refused, so that waiting costs no budget.
         model: digest of the reward model that must answer (`model_digest`); None takes any.
+        breaker: opens after failures that may have cost something. While it is open nothing is sent, so that
+            reservations are released; then the canary is the trial, which costs nothing.
 
     Raises:
         UnsafeAddress: `host` is not a loopback address.
@@ -58,6 +61,7 @@ class RewardClient:
         reward_max: float = 1.0,
         timeout: float = 60.0,
         model: str | None = None,
+        breaker: CircuitBreaker | None = None,
     ) -> None:
         if (socket is None) == (host is None):
             raise ValueError("give either a socket or a host")
@@ -66,6 +70,7 @@ class RewardClient:
         self._reward_max = reward_max
         self._timeout = timeout
         self._model = model
+        self._breaker = breaker or CircuitBreaker()
         if host is not None:
             host = f"[{require_loopback(host)}]" if ":" in host else require_loopback(host)
         transport = httpx.AsyncHTTPTransport(
@@ -111,9 +116,24 @@ class RewardClient:
         ).encode()
         if len(body) > MAX_BODY_BYTES:
             raise WorkerRefused(413)
+        await self._require_closed_circuit()
         share = PATIENT_SHARE if patient else PATIENCE_SHARE
-        answer = await self._request("POST", "/score", body, min(self._timeout * share, MAX_PATIENCE))
-        return self._rewards(answer, len(candidates))
+        try:
+            answer = await self._request("POST", "/score", body, min(self._timeout * share, MAX_PATIENCE))
+            return self._rewards(answer, len(candidates))
+        except WorkerFailed:
+            self._breaker.failed()
+            raise
+
+    async def _require_closed_circuit(self) -> None:
+        if not self._breaker.is_open:
+            return
+        if not self._breaker.may_try:
+            raise WorkerUnavailable("the reward worker failed several times and is left alone for a while")
+        if not await self.is_healthy():
+            self._breaker.failed()
+            raise WorkerUnavailable("the reward worker failed several times and its canary fails too")
+        self._breaker.succeeded()
 
     async def is_healthy(self) -> bool:
         """Whether the worker is there, is the right one, and its canary scores as it did."""

@@ -133,6 +133,15 @@ class LinearHead:
         """Δ: most that one person's data moves one reward."""
         return self.certificate.sensitivity
 
+    @property
+    def serving_is_free(self) -> bool:
+        """Whether rewards of this head are post-processing of a release that was paid for when it was trained.
+
+        Then any selection by them costs nothing, also one without noise, provided the data set's budget was charged
+        `private.charge(certificate.facts, order)` for the training.
+        """
+        return self.private is not None
+
     def reward(self, features: NDArray[np.float64]) -> list[float]:
         """Rewards of rows of features, each in [0, R].
 

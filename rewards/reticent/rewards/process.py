@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import reticent
 from .address import answers
 from .client import RewardClient
 from .errors import WorkerUnavailable
+from .profile import ModelProfile
 from .protocol import SECRET_VARIABLE
 
 __all__ = ["WorkerProcess"]
@@ -33,7 +35,7 @@ class WorkerProcess:
     It stops by itself when the parent dies. Only this process is ever signalled.
 
     Args:
-        head: the head's file.
+        model: the head's file, or another model's profile.
         socket: where it will listen; the folder must exist.
         encoder_model, threads: as the worker's own options.
         secret: the shared secret; a fresh random one by default.
@@ -48,7 +50,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        head: Path,
+        model: Path | ModelProfile,
         socket: Path,
         *,
         encoder_model: Path | None = None,
@@ -61,11 +63,13 @@ class WorkerProcess:
         self.secret = secret or secrets.token_urlsafe(32)
         self._start_timeout = start_timeout
         self._progress = progress
-        self._arguments = ["--head", str(head), "--socket", str(socket), "--threads", str(threads), "--stop-with-stdin"]
+        which = ("--profile", model.to_json()) if isinstance(model, ModelProfile) else ("--head", str(model))
+        self._arguments = [*which, "--socket", str(socket), "--threads", str(threads), "--stop-with-stdin"]
         if encoder_model is not None:
             self._arguments += ["--encoder-model", str(encoder_model)]
         self._process: subprocess.Popen[bytes] | None = None
         self._exit_status: int | None = None
+        self._given_up = threading.Event()
         self._errors = socket.with_name(socket.name + ".log")
 
     @property
@@ -133,6 +137,16 @@ class WorkerProcess:
         if process.stdin is not None:
             process.stdin.close()
 
+    def restart(self) -> None:
+        """Start it once more after it has ended; raises as entering does."""
+        if not self._given_up.is_set():
+            self.stop()
+            self.__enter__()
+
+    def give_up(self) -> None:
+        """Let a start that is under way in another thread end soon, with WorkerUnavailable; none begins after it."""
+        self._given_up.set()
+
     def kill(self) -> None:
         """Kill the process at once, as a crash would; for tests of what the server does then."""
         if self._process is not None:
@@ -152,6 +166,8 @@ class WorkerProcess:
         headers = {"authorization": f"Bearer {self.secret}"}
         with httpx.Client(transport=transport, base_url="http://worker", headers=headers, trust_env=False) as http:
             while time.monotonic() - started < self._start_timeout:
+                if self._given_up.is_set():
+                    raise WorkerUnavailable("the start of the reward worker was given up")
                 if not self.is_running:
                     raise WorkerUnavailable(f"the reward worker ended at its start: {self._last_words()}")
                 if answers(self.socket) and self._is_ready(http):

@@ -6,6 +6,7 @@ fingerprint. Nothing here loads a model: the server reads the same profile as th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +135,10 @@ class ModelProfile:
         values: dict[str, object] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         paths = {name: None if values[name] is None else str(values[name]) for name in ("folder", "key_file")}
         return {**values, **paths, "bound": self.bound.to_dict()}
+
+    def to_json(self) -> str:
+        """The text that the worker takes."""
+        return json.dumps(self.to_dict())
 
     @staticmethod
     def from_dict(value: Mapping[str, object]) -> ModelProfile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reticent.accounting.fingerprint import sha256_hex
 
@@ -21,6 +21,7 @@ __all__ = [
     "PATIENCE_SHARE",
     "PATIENT_SHARE",
     "SECRET_VARIABLE",
+    "OpenRlhfRequest",
     "ScoreRequest",
     "ScoreResponse",
     "SubjectModel",
@@ -81,3 +82,31 @@ class ScoreResponse(_Strict):
 
     rewards: list[float]
     model: str
+
+
+class OpenRlhfRequest(BaseModel):
+    """POST /get_reward, OpenRLHF's remote protocol. Its clients send more fields than these, which are not looked at.
+
+    Raises:
+        ValueError: not one prompt a query, or a query that does not begin with its prompt.
+    """
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    query: list[_Text] = Field(min_length=1, max_length=MAX_CANDIDATES)
+    prompts: list[_Text] = Field(min_length=1, max_length=MAX_CANDIDATES)
+
+    @model_validator(mode="after")
+    def _begin_with_their_prompts(self) -> OpenRlhfRequest:
+        if len(self.query) != len(self.prompts):
+            raise ValueError("one prompt a query")
+        if not all(query.startswith(prompt) for query, prompt in zip(self.query, self.prompts, strict=True)):
+            raise ValueError("a query must begin with its prompt")
+        return self
+
+    def by_prompt(self) -> dict[str, dict[int, str]]:
+        """The answers of each prompt by their places in the request."""
+        found: dict[str, dict[int, str]] = {}
+        for place, (query, prompt) in enumerate(zip(self.query, self.prompts, strict=True)):
+            found.setdefault(prompt, {})[place] = query[len(prompt) :]
+        return found

@@ -66,7 +66,9 @@ class Rendering:
             tokens = self._tokenizer(prompt, answer, return_token_type_ids=True, verbose=False)
             segments = tokens.sequence_ids(0)
             prompt_at = [i for i, segment in enumerate(segments) if segment == 0]
-            return self._fitted(tokens["input_ids"], prompt_at, tokens["token_type_ids"])
+            # As the tokenizer's own call does: some models with segments were trained without them.
+            has_types = "token_type_ids" in self._tokenizer.model_input_names
+            return self._fitted(tokens["input_ids"], prompt_at, tokens["token_type_ids"] if has_types else None)
         text = self._text(prompt, answer)
         place = self._place_of(prompt, text)
         if place is None or answer.strip() not in text[place[1] :]:
@@ -74,9 +76,7 @@ class Rendering:
         # The template has written the special tokens; adding them again would double the first.
         tokens = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         prompt_at = [
-            i
-            for i, (start, end) in enumerate(tokens["offset_mapping"])
-            if place[0] <= start < end <= place[1]
+            i for i, (start, end) in enumerate(tokens["offset_mapping"]) if place[0] <= start < end <= place[1]
         ]
         return self._fitted(tokens["input_ids"], prompt_at, None)
 

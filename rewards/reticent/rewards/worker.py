@@ -1,7 +1,7 @@
 """The reward worker's process: `python -m reticent.rewards.worker --head HEAD.json --socket PATH`.
 
-It has no database credentials and opens no connection. The secret comes from the environment variable
-`RETICENT_WORKER_SECRET`, which it removes from its own environment.
+It has no database credentials, and opens no connection but to the reward server that its profile names. The secret
+comes from the environment variable `RETICENT_WORKER_SECRET`, which it removes from its own environment.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from reticent.accounting.fingerprint import parse_json
+
 from .address import listen_on_loopback, listen_on_socket, require_loopback
-from .errors import RewardsError
+from .errors import ProfileInvalid, RewardsError
+from .ports import RewardBackend
+from .profile import ModelProfile
 from .protocol import SECRET_VARIABLE
 
 __all__ = ["main"]
@@ -47,11 +51,9 @@ async def _serve(options: argparse.Namespace, secret: str) -> None:
     # Imported here: these take seconds, and a bad address should not.
     import uvicorn
 
-    from .backends.head import HeadBackend
     from .worker_app import create_app
 
-    backend = HeadBackend.load(options.head, model_folder=options.encoder_model, threads=options.threads)
-    app = create_app(backend, secret)
+    app = create_app(_backend(options), secret)
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", server_header=False)
     server = uvicorn.Server(config)
     if options.stop_with_stdin:
@@ -67,6 +69,17 @@ async def _serve(options: argparse.Namespace, secret: str) -> None:
         listener.close()
         if options.socket is not None:
             options.socket.unlink(missing_ok=True)
+
+
+def _backend(options: argparse.Namespace) -> RewardBackend:
+    from .backends import HeadBackend, build_backend
+
+    if options.profile is None:
+        return HeadBackend.load(options.head, model_folder=options.encoder_model, threads=options.threads)
+    value = parse_json(options.profile)
+    if not isinstance(value, dict):
+        raise ProfileInvalid("a profile is a JSON object")
+    return build_backend(ModelProfile.from_dict(value), threads=options.threads)
 
 
 def _listener(options: argparse.Namespace) -> socket.socket:
@@ -89,7 +102,9 @@ def _stop_at_end_of_input(server: object) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m reticent.rewards.worker", description="Serve rewards, locally.")
-    parser.add_argument("--head", type=Path, required=True, help="the certified head's file")
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--head", type=Path, help="the certified head's file")
+    model.add_argument("--profile", help="another model's profile, as JSON (`ModelProfile.to_dict`)")
     parser.add_argument("--encoder-model", type=Path, help="folder of the encoder's model (default: its package)")
     parser.add_argument("--threads", type=int, default=1, help="threads of the encoder (default 1)")
     where = parser.add_mutually_exclusive_group(required=True)

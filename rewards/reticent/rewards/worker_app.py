@@ -7,14 +7,19 @@
 one canary answers everybody for some seconds |
 | `GET /ready` | 200 once the backend stands and the canary has been scored |
 | `GET /profile` | the backend's public facts, R and Δ among them |
+| `GET /metrics` | counts and durations in Prometheus' format; no reward in it |
+| `POST /get_reward` | OpenRLHF's remote protocol (`OpenRlhfRequest`): `{"rewards": [...]}` |
 
-Every route wants the shared secret. Nothing that comes in or goes out is logged; an error's text names its place and
+Every route wants the shared secret, as a bearer token or, for clients that can only put it into a URL, as the password
+of Basic authentication. Nothing that comes in or goes out is logged; an error's text names its place and
 kind only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -23,12 +28,21 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from .batches import CANARY_SECONDS, Canary, ScoringQueue
+from .encoders.base import Subject
 from .errors import BatchNotStarted
 from .ports import RewardBackend
-from .protocol import MAX_BODY_BYTES, MAX_PATIENCE, PATIENCE_HEADER, ScoreRequest, model_digest
+from .protocol import (
+    MAX_BODY_BYTES,
+    MAX_PATIENCE,
+    PATIENCE_HEADER,
+    OpenRlhfRequest,
+    ScoreRequest,
+    model_digest,
+)
+from .worker_metrics import WorkerMetrics
 
 __all__ = ["create_app"]
 
@@ -53,7 +67,8 @@ def create_app(backend: RewardBackend, secret: str, *, canary_seconds: float = C
     """
     if len(secret) < 16:
         raise ValueError("the worker's secret must have at least 16 characters")
-    queue = ScoringQueue(backend)
+    metrics = WorkerMetrics()
+    queue = ScoringQueue(backend, metrics)
     canary = Canary(queue, canary_seconds)
     model = model_digest(backend.public_facts())
 
@@ -74,19 +89,39 @@ def create_app(backend: RewardBackend, secret: str, *, canary_seconds: float = C
         places = [{"at": ".".join(str(part) for part in e["loc"]), "type": e["type"]} for e in error.errors()]
         return JSONResponse({"error": "invalid_request", "places": places[:20]}, status_code=422)
 
-    @app.post("/score")
-    async def score(request: Request, wanted: ScoreRequest, patience: _Patience = _DEFAULT_PATIENCE) -> JSONResponse:
+    async def answer(request: Request, subject: Subject, candidates: list[str], patience: float) -> list[float] | None:
         gone = asyncio.create_task(_until_gone(request.receive))
         try:
-            rewards = await queue.score(wanted.subject.value(), wanted.candidates, patience=patience, gone=gone)
+            return await queue.score(subject, candidates, patience=patience, gone=gone)
         except BatchNotStarted:
-            return _error(503, "busy")
-        except Exception as error:  # noqa: BLE001 - its text may quote a prompt, so only its type may be logged
-            _LOG.error("scoring failed: %s", type(error).__name__)
-            return _error(500, "scoring_failed")
+            return None
         finally:
             gone.cancel()
-        return JSONResponse({"rewards": rewards, "model": model})
+
+    @app.post("/score")
+    async def score(request: Request, wanted: ScoreRequest, patience: _Patience = _DEFAULT_PATIENCE) -> JSONResponse:
+        try:
+            rewards = await answer(request, wanted.subject.value(), wanted.candidates, patience)
+        except Exception as error:  # noqa: BLE001 - its text may quote a prompt, so only its type may be logged
+            return _failed(error)
+        return _error(503, "busy") if rewards is None else JSONResponse({"rewards": rewards, "model": model})
+
+    @app.post("/get_reward")
+    async def get_reward(request: Request, wanted: OpenRlhfRequest) -> JSONResponse:
+        grouped = wanted.by_prompt()
+        try:
+            scored = [
+                await answer(request, Subject(p), list(c.values()), _DEFAULT_PATIENCE) for p, c in grouped.items()
+            ]
+        except Exception as error:  # noqa: BLE001 - as above
+            return _failed(error)
+        rewards: dict[int, float] = {}
+        for places, some in zip(grouped.values(), scored, strict=True):
+            if some is None:
+                # Another group may have been scored: with this protocol nobody keeps an account of it.
+                return _error(503, "busy")
+            rewards |= dict(zip(places, some, strict=True))
+        return JSONResponse({"rewards": [rewards[place] for place in range(len(wanted.query))]})
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -107,6 +142,10 @@ def create_app(backend: RewardBackend, secret: str, *, canary_seconds: float = C
             }
         )
 
+    @app.get("/metrics")
+    async def measured() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
     return app
 
 
@@ -115,14 +154,14 @@ class _Doorkeeper:
 
     def __init__(self, app: App, secret: str) -> None:
         self._app = app
-        self._expected = f"Bearer {secret}".encode()
+        self._expected = secret.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
+        if not hmac.compare_digest(_given_secret(headers.get(b"authorization", b"")), self._expected):
             await _error(401, "wrong_secret")(scope, receive, send)
             return
         if scope["method"] == "POST":
@@ -135,6 +174,24 @@ class _Doorkeeper:
                 return
             receive = _replay(body, receive)
         await self._app(scope, receive, send)
+
+
+def _given_secret(header: bytes) -> bytes:
+    """The bearer token, or the password of Basic authentication; empty for anything else."""
+    scheme, _, rest = header.partition(b" ")
+    if scheme == b"Bearer":
+        return rest
+    if scheme == b"Basic":
+        try:
+            return base64.b64decode(rest, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return b""
+    return b""
+
+
+def _failed(error: Exception) -> JSONResponse:
+    _LOG.error("scoring failed: %s", type(error).__name__)
+    return _error(500, "scoring_failed")
 
 
 async def _until_gone(receive: Receive) -> None:

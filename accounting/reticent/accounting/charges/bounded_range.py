@@ -13,6 +13,7 @@ from reticent.accounting.errors import InvalidQuantityError, require_non_negativ
 __all__ = ["renyi_divergence", "require_order", "worst_offset", "zcdp_cap"]
 
 _EPS = 2.0**-52
+_SERIES_BELOW = 0.5
 
 
 def require_order(order: float) -> float:
@@ -24,10 +25,15 @@ def require_order(order: float) -> float:
 
 
 def _log_sinhc(x: float) -> float:
-    """log(sinh(x/2)/(x/2)) for x ≥ 0, relative error of a few 2^-52. It is x²/24 - x⁴/2880 + … near 0."""
-    if x < 0.5:
+    """log(sinh(x/2)/(x/2)) for x ≥ 0: x²/24 - x⁴/2880 + … near 0.
+
+    Below `_SERIES_BELOW` the relative error is a few 2^-52. From there on it is the absolute one that is some
+    2^-52 (1 + x), since the terms cancel.
+    """
+    if x < _SERIES_BELOW:
         y = x * x
-        return y * (1 / 24 - y * (1 / 2880 - y * (1 / 181440 - y * (1 / 9676800 - y * (1 / 479001600)))))
+        tail = 1 / 9676800 - y * (1 / 479001600 - y * (691 / 15692092416000 - y * (1 / 1046139494400)))
+        return y * (1 / 24 - y * (1 / 2880 - y * (1 / 181440 - y * tail)))
     return 0.5 * x - math.log(x) + math.log1p(-math.exp(-x))
 
 
@@ -64,6 +70,8 @@ def renyi_divergence(order: float, bounded_range: float) -> float:
     a = alpha - 1.0
     terms = (alpha * _log_sinhc(alpha * epsilon), a * _log_sinhc(a * epsilon), _log_sinhc(epsilon))
     # α - 1 rounds when α is close to 1: its error moves each term by a relative 2^-53 α/(α-1) at most.
-    rounding = 16.0 * _EPS * (sum(terms) + epsilon) / min(a, 1.0)
+    # k errs by some 2^-52 (1 + x) where it is not taken from its series, and α times that is more than 2^-52 α k.
+    cancelling = alpha if alpha * epsilon >= _SERIES_BELOW else 0.0
+    rounding = 16.0 * _EPS * (sum(terms) + epsilon + cancelling) / min(a, 1.0)
     supremum = (terms[0] - terms[1] - terms[2] + rounding) / a
     return min(supremum, zcdp_cap(alpha, epsilon) * (1.0 + 4.0 * _EPS), epsilon)

@@ -68,7 +68,8 @@ class PrivITP:
     * Phase 1 rounds λ* down to an integer, adds `noise.discrete_gaussian` at a scale of at least σ_X, and nothing else
       of phase 1 is released. (Rounding down keeps the sensitivity, since that is an integer number of granules.)
     * λ̃ leaves phase 1 only clamped (`clamp`): it is not shown, kept, logged or used otherwise.
-    * Phase 2 draws each acceptance by `AcceptanceLaw` and `noise.bernoulli_rarer`. Rewards of candidates after the first acceptance are not used, and time does not tell them.
+    * Phase 2 draws each acceptance by `AcceptanceLaw` and `noise.bernoulli_rarer`. Rewards of candidates after the
+      first acceptance are not used, and time does not tell them.
 
     Errors: `InvalidQuantityError`. Source: privacy.md, section 3.
     """

@@ -47,6 +47,7 @@ from reticent.accounting.store.operations import (
     OpenScope,
     Operation,
     Raise,
+    Recall,
     Release,
     Reserve,
     Settle,
@@ -269,6 +270,12 @@ class OperationLedger(ABC):
     def recorded(self, key: str, request_digest: str) -> bytes | None:
         claim_id = claim_id_of(key)
         checked_digest(request_digest)
+        if self._seen_recorded(claim_id, request_digest) is None:
+            return None
+        # An answer may leave only when its settlement is durable, and that is more than to be seen.
+        return self._submit(Recall(claim_id, request_digest))
+
+    def _seen_recorded(self, claim_id: str, request_digest: str) -> bytes | None:
         with self._snapshot() as rows:
             claim = rows.claims((claim_id,)).get(claim_id)
             if claim is None:

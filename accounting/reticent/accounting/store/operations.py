@@ -56,6 +56,7 @@ __all__ = [
     "OpenScope",
     "Operation",
     "Raise",
+    "Recall",
     "Release",
     "Reserve",
     "Settle",
@@ -100,6 +101,13 @@ def _refuse_closed(found: Reservation) -> Reservation:
     if found.charge is not None:
         raise _CLOSED[found.state](found.reservation_id, found.charge)
     return found
+
+
+def _holder(work: UnitOfWork, claim: Claim) -> Reservation:
+    held = work.reservation(claim.reservation_id)
+    if held is None:
+        raise LedgerDamaged(f"a claim's reservation {claim.reservation_id!r} is not there")
+    return held
 
 
 def _refuse_overdraft(chain: list[Account], requested: int) -> None:
@@ -325,15 +333,34 @@ class Reserve:
         claim = work.claim(wanted.claim_id)
         if claim is None:
             return
-        held = work.reservation(claim.reservation_id)
-        if held is None:
-            raise LedgerDamaged(f"a claim's reservation {claim.reservation_id!r} is not there")
+        held = _holder(work, claim)
         mine = claim.reservation_id == self.reservation_id and claim.request_digest == wanted.request_digest
         if mine and held.state == "open":
             return  # the same call again, after an outcome that its caller does not know
         answer = recall(claim, held, wanted.request_digest, now_us)
         if answer is not None:
             raise AnswerRecorded(claim.reservation_id, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Looks a claim's answer up in a write transaction, though it writes nothing.
+
+    A snapshot may show a settlement whose own commit is not known to have reached the standbys. This one's commit
+    waits for them, as that of any refusal does.
+    """
+
+    alone: ClassVar[bool] = False
+    content: ClassVar[int] = 0
+    claim_id: str
+    request_digest: str
+
+    def foresee(self, wanted: Wanted) -> None:
+        wanted.claims.add(self.claim_id)
+
+    def apply(self, work: UnitOfWork, now_us: int) -> bytes | None:
+        claim = work.claim(self.claim_id)
+        return None if claim is None else recall(claim, _holder(work, claim), self.request_digest, now_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,7 @@
-"""Calibration over HTTP: the server that opens rounds, and the client of a site."""
+"""Calibration over HTTP. Nothing is imported here, so that a site does not load the server.
 
-from reticent.plugin.calibration.client import CalibrationClient, ServerProblem, Standing
-from reticent.plugin.calibration.keys import SiteKeys, load_site_keys
-from reticent.plugin.calibration.server import create_calibration_app
+* `server`: the application that opens rounds; `keys`: whose key is whose;
+* `client`: a site's side.
+"""
 
-__all__ = [
-    "CalibrationClient",
-    "ServerProblem",
-    "SiteKeys",
-    "Standing",
-    "create_calibration_app",
-    "load_site_keys",
-]
+__all__: list[str] = []

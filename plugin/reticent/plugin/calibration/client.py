@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,11 +62,13 @@ class CalibrationClient:
         url: `https://…`; plain `http://` to another machine needs `allow_plain`: it shows the key.
         key: the site's key.
         plan: the site's own copy; a server with another plan is refused.
+        ca_file: certificates (PEM) of who vouches for the server, instead of the public authorities.
         patience: seconds to go on trying while the server cannot be reached, or fails.
         transport, pause: for tests.
 
     Raises:
-        ValueError: not such a URL.
+        ValueError: not such a URL, or a file without certificates.
+        OSError: the file cannot be read.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class CalibrationClient:
         plan: Plan,
         *,
         allow_plain: bool = False,
+        ca_file: Path | None = None,
         patience: float = 600.0,
         transport: httpx.BaseTransport | None = None,
         pause: Callable[[float], None] = time.sleep,
@@ -86,6 +91,7 @@ class CalibrationClient:
             base_url=url.rstrip("/"),
             headers={"Authorization": f"Bearer {key}"},
             timeout=30.0,
+            verify=True if ca_file is None else _context(ca_file),
             transport=transport,
             trust_env=False,
             follow_redirects=False,
@@ -191,6 +197,13 @@ class CalibrationClient:
             self._pause(wait)
             waited += wait
             wait = min(2.0 * wait, _LONGEST_PAUSE)
+
+
+def _context(ca_file: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=ca_file.read_text(encoding="ascii"))  # and no other authority
+    except (ssl.SSLError, UnicodeDecodeError):
+        raise ValueError(f"{ca_file} holds no certificates in PEM") from None
 
 
 def _check_url(url: str, allow_plain: bool) -> None:

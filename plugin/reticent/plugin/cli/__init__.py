@@ -1,45 +1,38 @@
-"""The `reticent` command, one subcommand a file."""
+"""The `reticent` command, one subcommand a file. A command's file is imported when the command is used."""
 
 from __future__ import annotations
 
 import typer
 
 from reticent.plugin import __version__
-from reticent.plugin.cli import (
-    calibrate,
-    certify,
-    doctor,
-    embedded,
-    gateway,
-    ledger,
-    plan,
-    rewards,
-    scores,
-    serve,
-    tenants,
-)
+from reticent.plugin.cli.lazy import lazy_group
 
 __all__ = ["app", "main"]
 
+_HERE = "reticent.plugin.cli"
+_COMMANDS = {
+    "serve": f"{_HERE}.serve:serve",
+    "gateway": f"{_HERE}.gateway:gateway",
+    "doctor": f"{_HERE}.doctor:doctor",
+    "plan": f"{_HERE}.plan:plan",
+    "simulate": f"{_HERE}.simulate:simulate",
+    "ledger": f"{_HERE}.ledger:app",
+    "tenants": f"{_HERE}.tenants:app",
+    "embedded": f"{_HERE}.embedded:app",
+    "calibrate": f"{_HERE}.calibrate:app",
+    "certify": f"{_HERE}.certify:app",
+    "scores": f"{_HERE}.scores:app",
+    "rewards": f"{_HERE}.rewards:app",
+}
+_SETTINGS = {"serve": {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}}
+
 app = typer.Typer(
+    cls=lazy_group(_COMMANDS, _SETTINGS),
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     help="Private, budgeted, certified answers.",
 )
-app.command(
-    "serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, help=serve.serve.__doc__
-)(serve.serve)
-app.command("gateway")(gateway.gateway)
-app.command("doctor")(doctor.doctor)
-app.command("plan")(plan.plan)
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(tenants.app, name="tenants")
-app.add_typer(embedded.app, name="embedded")
-app.add_typer(calibrate.app, name="calibrate")
-app.add_typer(certify.app, name="certify")
-app.add_typer(scores.app, name="scores")
-app.add_typer(rewards.app, name="rewards")
 
 
 @app.callback(invoke_without_command=True)

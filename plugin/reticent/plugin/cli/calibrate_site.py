@@ -43,6 +43,10 @@ def site(
     patience_seconds: Annotated[
         float, typer.Option(min=0.0, help="How long to go on trying while the server cannot be reached.")
     ] = 600.0,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="PEM of who vouches for the server's certificate [default: the public authorities]."),
+    ] = None,
     allow_plain_http: Annotated[
         bool, typer.Option("--allow-plain-http", help="Also over http:// to another machine, which shows the key.")
     ] = False,
@@ -59,7 +63,14 @@ def site(
         labelled = read_records(records, fields)
         with (
             SiteState(folder, name) as held,
-            CalibrationClient(server, key, frozen, allow_plain=allow_plain_http, patience=patience_seconds) as client,
+            CalibrationClient(
+                server,
+                key,
+                frozen,
+                allow_plain=allow_plain_http,
+                ca_file=ca_file,
+                patience=patience_seconds,
+            ) as client,
         ):
             here = CalibrationSite(frozen, name, labelled, held, record_cap=record_cap, person_cap=person_cap)
             try:

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reticent.plugin.settings import ConfigurationError, Settings, load_settings
+if TYPE_CHECKING:
+    from reticent.plugin.settings import Settings
 
 __all__ = ["LedgerLocation", "fail", "load_or_exit", "say", "stop"]
 
@@ -45,6 +46,9 @@ def fail(message: str, code: int = 1) -> typer.Exit:
 
 def load_or_exit(path: Path) -> Settings:
     """The settings, or an end with a message."""
+    # Here, because pydantic takes longer to import than some commands that read no settings take to run.
+    from reticent.plugin.settings import ConfigurationError, load_settings
+
     try:
         return load_settings(path)
     except ConfigurationError as error:

@@ -20,10 +20,9 @@ from reticent.accounting.certificates import Certificate, CertificateInvalid
 from reticent.accounting.ledger_errors import LedgerError
 from reticent.accounting.store.locate import verify_ledger
 from reticent.plugin.core import sensitivity_of
-from reticent.plugin.rewards_source import open_rewards
+from reticent.plugin.rewards_source import load_reward_model, open_rewards
 from reticent.plugin.settings import ConfigurationError, Settings, load_settings
 from reticent.rewards.errors import RewardsError, WorkerUnavailable
-from reticent.rewards.head import LinearHead
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -78,14 +77,13 @@ def _installation() -> Iterator[Finding]:
 
 
 def _reward_head(settings: Settings) -> Iterator[Finding]:
+    part = "reward head" if settings.rewards.model is None else "reward model"
     try:
-        head = LinearHead.load(settings.rewards.head)
-    except (RewardsError, OSError) as error:
-        yield Finding("reward head", False, str(error), "`make reward-head`, or correct rewards.head.")
+        model = load_reward_model(settings.rewards)
+    except ConfigurationError as error:
+        yield Finding(part, False, str(error), "`make reward-head`, or correct rewards.head.")
         return
-    yield Finding(
-        "reward head", True, f"Δ = {sensitivity_of(settings.rewards, head):.3g} ({settings.rewards.sensitivity})"
-    )
+    yield Finding(part, True, f"Δ = {sensitivity_of(settings.rewards, model):.3g} ({settings.rewards.sensitivity})")
 
 
 def _ledger(settings: Settings) -> Iterator[Finding]:
@@ -139,7 +137,7 @@ def _server(settings: Settings) -> Iterator[Finding]:
 
 
 async def _ask_worker(settings: Settings) -> None:
-    async with open_rewards(settings.rewards, LinearHead.load(settings.rewards.head)) as client:
+    async with open_rewards(settings.rewards, load_reward_model(settings.rewards)) as client:
         if not await client.is_healthy():
             raise WorkerUnavailable("the reward worker does not answer")
 

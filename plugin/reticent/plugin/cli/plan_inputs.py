@@ -60,8 +60,8 @@ def from_configuration(path: Path, given: Given) -> Given:
     from `dataset`. Errors end the command with a message.
     """
     from reticent.plugin.core import sensitivity_of
-    from reticent.rewards.errors import RewardsError
-    from reticent.rewards.head import LinearHead
+    from reticent.plugin.rewards_source import load_reward_model
+    from reticent.plugin.settings import ConfigurationError
 
     settings = load_or_exit(path)
     rule = given.rule or ("privitp" if settings.selection.rule in ("privitp", "itp") else "privbon")
@@ -83,9 +83,9 @@ def from_configuration(path: Path, given: Given) -> Given:
     )
     if given.reward_max is None or given.sensitivity is None:
         try:
-            head = LinearHead.load(settings.rewards.head)
-        except (RewardsError, OSError) as error:
-            raise bad_input(f"the reward head cannot be read ({error}); give --reward-max and --sensitivity") from None
+            head = load_reward_model(settings.rewards)
+        except ConfigurationError as error:
+            raise bad_input(f"{error}; give --reward-max and --sensitivity") from None
         server = Given(reward_max=head.reward_max, sensitivity=sensitivity_of(settings.rewards, head)).over(server)
     return given.over(server)
 

@@ -6,6 +6,7 @@ import typer
 
 from reticent.plugin.cli.rewards_audit import audit
 from reticent.plugin.cli.rewards_pairs import pairs
+from reticent.plugin.cli.rewards_serve import serve
 from reticent.plugin.cli.rewards_train import train
 
 __all__ = ["app"]
@@ -14,3 +15,4 @@ app = typer.Typer(no_args_is_help=True, help="Reward heads with a certified sens
 app.command("train")(train)
 app.command("audit")(audit)
 app.command("pairs")(pairs)
+app.command("serve")(serve)

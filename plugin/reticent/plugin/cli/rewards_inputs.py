@@ -73,7 +73,7 @@ def encoder_named(name: str, model: Path | None, threads: int | None) -> Encoder
     try:
         return build_encoder(_SHORT.get(name, name), model_folder=model, threads=threads)
     except (RewardsError, OSError) as error:
-        raise fail(f"--encoder: {error}", EXIT_USAGE) from None
+        raise fail(f"{error} (--encoder, --model)", EXIT_USAGE) from None
 
 
 def features_of(pairs: PreferencePairs, encoder: Encoder, cache: Path | None) -> tuple[FeatureMatrix, FeatureMatrix]:

@@ -137,12 +137,9 @@ def serve_vllm(
     with contextlib.ExitStack() as stack:
         _interrupt_on_sigterm(stack)
         try:
-            process, worker = stack.enter_context(running_vllm(model, arguments, config, settings, log))
+            process, _ = stack.enter_context(running_vllm(model, arguments, config, settings, log))
             on_ready()
             while process.poll() is None:
-                if worker is not None and not worker.is_running:
-                    say("the reward worker has ended; requests are refused until the next start")
-                    worker = None
                 time.sleep(0.3)
         except KeyboardInterrupt:
             say("stopping")

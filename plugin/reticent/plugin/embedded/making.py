@@ -118,6 +118,8 @@ def _select_development(
     model: Path, state: Path, settings: Settings
 ) -> tuple[list[Selected], LinearHead, RewardLattice]:
     """The development split as the configured rule answers it, with the head and lattice that it was judged by."""
+    if settings.rewards.head is None:
+        raise ValueError("the embedded server has a certified head: rewards.head is missing")
     drawn = draw_once(model, state, DEVELOPMENT_SEED, DEVELOPMENT_ITEMS)
     backend = HeadBackend.load(settings.rewards.head, threads=2)
     lattice = RewardLattice(backend.reward_max, sensitivity_of(settings.rewards, backend.head))
@@ -127,7 +129,9 @@ def _select_development(
 def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) -> Plan:
     """The registered plan: three sites of equal weight, fixed thresholds, the first look from the development split."""
     selected, head, lattice = _select_development(model, state, settings)
-    records = score_records(selected, build_score(settings.gate.score, settings.gate.score_constants))
+    records = score_records(
+        selected, build_score(settings.gate.score, settings.gate.score_constants, settings.gate.score_models.folders)
+    )
     plan = Plan.calibrated(
         epsilon=EPSILON,
         delta=DELTA,
@@ -146,7 +150,7 @@ def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) 
 
 def serving_facts(settings: Settings, head: LinearHead, lattice: RewardLattice) -> dict[str, Any]:
     """What the running server will say of a single question over evidence, with nothing asked for specially."""
-    score = build_score(settings.gate.score, settings.gate.score_constants)
+    score = build_score(settings.gate.score, settings.gate.score_constants, settings.gate.score_models.folders)
     request = ChatRequest.model_validate(
         {
             "model": settings.model.name,

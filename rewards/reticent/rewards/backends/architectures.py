@@ -33,7 +33,9 @@ def load_raw_rewards(folder: Path, dtype: str, device: str) -> tuple[RawRewards,
             would make them up at random).
     """
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

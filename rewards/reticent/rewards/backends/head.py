@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reticent.rewards.encoders import Encoder, Subject, build_encoder
+from reticent.rewards.encoders import Encoder, Pair, Subject, build_encoder
 from reticent.rewards.head import LinearHead
 
 __all__ = ["HeadBackend"]
@@ -49,8 +49,11 @@ class HeadBackend:
         return self._head.sensitivity
 
     def score(self, subject: Subject, candidates: Sequence[str]) -> list[float]:
-        rewards = self._head.reward(self._encoder.encode([(subject, answer) for answer in candidates]))
-        return [reward if answer.strip() else 0.0 for answer, reward in zip(candidates, rewards, strict=True)]
+        return self.score_pairs([(subject, answer) for answer in candidates])
+
+    def score_pairs(self, pairs: Sequence[Pair]) -> list[float]:
+        rewards = self._head.reward(self._encoder.encode(pairs))
+        return [reward if answer.strip() else 0.0 for (_, answer), reward in zip(pairs, rewards, strict=True)]
 
     def public_facts(self) -> Mapping[str, object]:
         return self._head.public_facts()

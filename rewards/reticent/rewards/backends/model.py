@@ -48,6 +48,10 @@ class ModelBackend(ABC, Generic[_Input]):
         rewards = iter(self.profile.bound.apply(one) for one in raw)
         return [0.0 if one is None else next(rewards) for one in inputs]
 
+    def close(self) -> None:
+        """Let go of connections, where there are any."""
+        return
+
     @abstractmethod
     def _input(self, prompt: str, answer: str) -> _Input | None:
         """What the model reads, or None where the reward is 0 by rule."""

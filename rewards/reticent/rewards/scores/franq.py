@@ -157,7 +157,7 @@ class Franq:
 
 def fit_franq(faithfulness: Score, inputs: Sequence[ScoreInputs], right: Sequence[bool], ridge: float = 1e-3) -> Franq:
     """Fit both sureness functions on a development split: on the half of answers that is the more faithful, and on the
-    other half. A half of one class keeps e^l.
+    other half; where a half is of one class, on all of them.
 
     Raises:
         ValueError: lengths differ, or one class only in all.
@@ -168,19 +168,18 @@ def fit_franq(faithfulness: Score, inputs: Sequence[ScoreInputs], right: Sequenc
     faith = [faithfulness.compute(one) for one in inputs]
     middle = sorted(faith)[len(faith) // 2]
 
-    def fitted(rows: list[tuple[float | None, bool]]) -> Sureness:
-        if any(value is None for value, _ in rows):
+    def fitted(values: Sequence[float | None], chosen: Sequence[bool]) -> Sureness:
+        if any(value is None for value in values):
             raise ScoreInputMissing("franq", "the log-probabilities with and without evidence")
-        values = [[min(0.0, max(_LEAST_LOG, value))] for value, _ in rows if value is not None]
-        verdicts = [good for _, good in rows]
-        if len(set(verdicts)) != 2:
-            return Sureness()
-        intercept, (slope,) = fit_logistic(values, verdicts, ridge)
+        if len({good for good, taken in zip(right, chosen, strict=True) if taken}) != 2:
+            chosen = [True] * len(right)
+        bounded = [min(0.0, max(_LEAST_LOG, value)) for value in values if value is not None]
+        rows = [[value] for value, taken in zip(bounded, chosen, strict=True) if taken]
+        intercept, (slope,) = fit_logistic(rows, [g for g, taken in zip(right, chosen, strict=True) if taken], ridge)
         return Sureness(intercept, slope)
 
-    rows = list(zip(faith, inputs, right, strict=True))
     return Franq(
         faithfulness,
-        fitted([(one.mean_log_probability, good) for f, one, good in rows if f >= middle]),
-        fitted([(one.mean_bare_log_probability, good) for f, one, good in rows if f < middle]),
+        fitted([one.mean_log_probability for one in inputs], [f >= middle for f in faith]),
+        fitted([one.mean_bare_log_probability for one in inputs], [f < middle for f in faith]),
     )
