@@ -56,14 +56,15 @@ class FakeSource:
         self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
     ) -> list[Candidate]:
         self.draws.append((count, salt, offset))
+        number = len(self.draws)
         self.prompts.append(prompt)
         self.sampled.append(sampling)
         self.events.append(f"draw {count}")
         if self.hold is not None:
             await self.hold.wait()
         await asyncio.sleep(0)
-        if len(self.draws) in self.fail:
-            raise self.fail[len(self.draws)]
+        if number in self.fail:
+            raise self.fail[number]
         return [self._candidate(offset + i) for i in range(count)]
 
     def _candidate(self, index: int) -> Candidate:
@@ -113,13 +114,14 @@ class FakeRewards:
 
     async def score(self, subject: Subject, candidates: Sequence[str], *, patient: bool) -> list[float]:
         self.calls.append(tuple(candidates))
+        number = len(self.calls)
         self.patience.append(patient)
         self.subjects.append(subject)
         self.events.append(f"rewards {len(candidates)}")
         if self.hold is not None:
             await self.hold.wait()
-        if len(self.calls) in self.fail:
-            raise self.fail[len(self.calls)]
+        if number in self.fail:
+            raise self.fail[number]
         return [self.reward(text) for text in candidates]
 
     async def is_healthy(self) -> bool:

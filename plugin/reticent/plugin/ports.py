@@ -99,7 +99,7 @@ class CandidateSource(Protocol):
             sampling: its parameters; with a seed, `offset` makes the draws of later chunks differ from earlier ones.
             count: how many, at least 1.
             salt: separates prefix caches (one per tenant).
-            offset: candidates already drawn for this request.
+            offset: place of the first among all candidates of this request; no two have the same.
 
         Raises:
             SourceUnavailable: the engine cannot be reached or is dead.

@@ -51,6 +51,12 @@ class Plan:
     gate: Literal["abstain", "observe"]
     claim: ClaimRequest | None = None
     subgroup: str | None = None
+    choices: int = 1
+
+    @property
+    def worst_case(self) -> int:
+        """Largest possible charge of all choices together, in 1e-9 nat."""
+        return self.choices * self.rule.worst_case
 
     @property
     def scope(self) -> str:
@@ -84,6 +90,7 @@ def resolve(
         gate=_stricter(extension.gate if extension else None, policy.gate, "abstain"),
         claim=claim,
         subgroup=_subgroup(extension.subgroup if extension else None, policy),
+        choices=_choices(request, policy, settings),
     )
 
 
@@ -95,6 +102,14 @@ def _candidates(request: ChatRequest, policy: TenantPolicy, settings: Settings) 
     most = min(settings.selection.max_candidates, policy.max_candidates or settings.selection.max_candidates)
     if count > most:
         raise BadRequest(f"At most {most} candidates are allowed.", "reticent.candidates" if asked else "best_of")
+    return count
+
+
+def _choices(request: ChatRequest, policy: TenantPolicy, settings: Settings) -> int:
+    count = request.n or 1
+    most = min(settings.selection.max_choices, policy.max_choices or settings.selection.max_choices)
+    if count > most:
+        raise BadRequest(f"At most {most} choices are allowed.", "n")
     return count
 
 

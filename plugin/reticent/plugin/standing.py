@@ -109,6 +109,8 @@ def _parts(facts: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str,
             yield {"messages": messages}, {"evidence": ["-"]} if form in _EVIDENCE_FORMS else {}
     if SUBGROUP_FACT in facts:
         yield {}, {"subgroup": facts[SUBGROUP_FACT]}
+    if "choices" in facts:
+        yield {"n": facts["choices"]}, {}
 
 
 def _least(caller: Caller) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class Rule(Protocol):
     private: bool
     worst_case: int
     """Largest possible charge in 1e-9 nat."""
+    most_drawn: int
+    """Most candidates that one selection draws."""
 
     def facts(self) -> dict[str, Any]:
         """Name and every parameter: the part of the fingerprint that this rule is."""

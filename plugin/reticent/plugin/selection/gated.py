@@ -36,7 +36,8 @@ class Gated:
         self.gate_charge = renyi_charge_rounded_up(order, lattice.sensitivity, noise_scale)
         """αΔ²/(2σ_g²) in 1e-9 nat, rounded up."""
         self.name = rule.name
-        self.private = rule.private
+        self.private: bool = rule.private
+        self.most_drawn = rule.most_drawn
         self.worst_case = rule.worst_case + self.gate_charge
 
     def facts(self) -> dict[str, Any]:

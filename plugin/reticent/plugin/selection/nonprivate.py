@@ -26,6 +26,7 @@ class BoN:
 
     def __init__(self, *, candidates: int) -> None:
         self._candidates = candidates
+        self.most_drawn = candidates
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters."""
@@ -54,6 +55,7 @@ class ITP:
     def __init__(self, lattice: RewardLattice, mechanism: Mechanism) -> None:
         self._lattice = lattice
         self._mechanism = mechanism
+        self.most_drawn = 2 * mechanism.candidates + 1
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters."""

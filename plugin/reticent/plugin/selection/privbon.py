@@ -36,6 +36,7 @@ class PrivBoN:
         self._order = order
         self.worst_case = self._mechanism.charge_rounded_up(order)
         """The charge: it is the same for every outcome."""
+        self.most_drawn = candidates
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters."""

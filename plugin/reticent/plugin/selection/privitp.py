@@ -54,6 +54,7 @@ class PrivITP:
         self._phase_one = mechanism.threshold_charge_rounded_up(order)
         self.worst_case = self._phase_one + mechanism.worst_sampling_charge_supremum_rounded_up(accounting, order)
         """Phase 1 and the certified supremum of phase 2 over every threshold (one-stage admission)."""
+        self.most_drawn = 2 * mechanism.candidates + 1
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters. The chunk is left out: it changes when candidates are drawn, not which law they obey."""
