@@ -210,6 +210,25 @@ class TestHttpSource(CandidateSourceContract):
             "cache_salt": "tenant-a",
         }
 
+    def test_log_probabilities_are_asked_for_and_told_as_they_were_wished(self, address: str) -> None:
+        upstream = behave("well")
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                for shown, read in ((None, 0), (0, 0), (2, 0), (2, 10), (20, 10)):
+                    sampling = SamplingParameters(0.7, 1.0, 9, shown=shown, top_log_probabilities=read)
+                    (found,) = await source.draw(PLAIN, sampling, 1, salt="t", offset=0)
+                    assert upstream.requests[-1].get("top_logprobs", 0) == sampling.top
+                    assert all(len(row) == read for row in found.top_log_probabilities)
+                    if shown is None:
+                        assert found.positions is None
+                        continue
+                    assert found.positions is not None
+                    assert "".join(p.chosen.text for p in found.positions) == found.text
+                    assert all(len(p.top) == shown for p in found.positions)
+
+        run(story())
+
     @pytest.mark.parametrize(("mood", "first"), [("refuses n", 1 + 4), ("ignores n", 1 + 3)])
     def test_where_n_is_not_understood_single_calls_are_made_and_remembered(
         self, address: str, mood: Mood, first: int

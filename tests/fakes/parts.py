@@ -6,11 +6,14 @@ Everything that they do is appended to one list of events, so that a test can sa
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reticent.accounting.ledger import ClaimRequest, Details, Reservation
 from reticent.accounting.store.sqlite import SqliteLedger
+from reticent.plugin.candidates.positions import position
 from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
 from reticent.rewards import Subject
 
@@ -51,6 +54,7 @@ class FakeSource:
         self.told: tuple[float, ...] = (-0.5, -0.25)
         self.problem: BaseException | None = None
         self.closed = False
+        self.tells = True
 
     async def draw(
         self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
@@ -65,11 +69,18 @@ class FakeSource:
         await asyncio.sleep(0)
         if number in self.fail:
             raise self.fail[number]
-        return [self._candidate(offset + i) for i in range(count)]
+        return [self._candidate(offset + i, sampling) for i in range(count)]
 
-    def _candidate(self, index: int) -> Candidate:
+    def _candidate(self, index: int, sampling: SamplingParameters) -> Candidate:
         text = self.text(index)
-        return Candidate(text, self.finish, len(text.split()), 7, (-0.5, -0.25), (index, index + 1))
+        found = Candidate(text, self.finish, len(text.split()), 7, (-0.5, -0.25), (index, index + 1))
+        if sampling.shown is None or not self.tells:
+            return found
+        # Pieces of three characters, across words; each with its length as its improbability.
+        pieces = [text[i : i + 3] for i in range(0, len(text), 3)]
+        others = [("one", -1.0), ("two", -2.0), ("six", -math.inf)]
+        shown = [position((piece, -float(len(piece))), others, sampling.shown) for piece in pieces]
+        return replace(found, positions=tuple(shown))
 
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         self.events.append("bare pass")

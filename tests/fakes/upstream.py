@@ -70,7 +70,11 @@ class Upstream:
     def _choice(self, index: int, body: dict[str, Any]) -> dict[str, Any]:
         self.drawn += 1
         content = None if self.mood == "null content" else f"answer {self.drawn}"
-        logs = [{"token": "w", "logprob": -0.5, "bytes": None, "top_logprobs": []}] * 2
+        others = [
+            {"token": f"other{k}", "logprob": -1.0 - k, "bytes": None} for k in range(body.get("top_logprobs") or 0)
+        ]
+        words = ["answer", f" {self.drawn}"]
+        logs = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": others} for word in words]
         return {
             "index": index,
             "finish_reason": "length" if body.get("max_tokens") == 2 else "stop",

@@ -88,8 +88,6 @@ def test_a_field_that_makes_no_difference_is_taken_whatever_it_holds(name: str) 
         ("tools", [], [{"type": "function"}]),
         ("tool_choice", "none", "auto"),
         ("response_format", {"type": "text"}, {"type": "json_object"}),
-        ("logprobs", False, True),
-        ("top_logprobs", None, 5),
         ("modalities", ["text"], ["audio"]),
     ],
 )

@@ -8,7 +8,19 @@ from typing import Any, Protocol
 
 from reticent.rewards import Subject
 
-__all__ = ["Candidate", "CandidateSource", "Prompt", "RewardSource", "SamplingParameters", "Verifier"]
+__all__ = [
+    "Candidate",
+    "CandidateSource",
+    "Position",
+    "Prompt",
+    "RewardSource",
+    "SamplingParameters",
+    "Token",
+    "Verifier",
+]
+
+MAX_TOP = 20
+"""Most of the largest log-probabilities that a server gives for a position: OpenAI's limit, and vLLM's default."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,9 @@ class Prompt:
 class SamplingParameters:
     """How the base model samples; public, the same for every candidate of a request.
 
-    `top_log_probabilities` is how many of the largest log-probabilities of each position are to come with it; it
-    changes no sample.
+    `top_log_probabilities` is how many of the largest log-probabilities of each position are to come with it.
+    `shown` is how many of the most probable tokens of each position the client asked to see, None where it asked for no
+    log-probabilities at all. Neither changes a sample.
     """
 
     temperature: float
@@ -48,6 +61,14 @@ class SamplingParameters:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     top_log_probabilities: int = 0
+    shown: int | None = None
+
+    @property
+    def top(self) -> int:
+        """How many of the largest log-probabilities of each position a source must ask for."""
+        # One more than is read: a sampled token that is not among the largest takes one of the places.
+        read = self.top_log_probabilities + 1 if self.top_log_probabilities else 0
+        return min(MAX_TOP, max(read, self.shown or 0))
 
     def facts(self) -> dict[str, Any]:
         """The part that a certificate is bound to (a seed changes no law, so it is left out)."""
@@ -63,6 +84,23 @@ class SamplingParameters:
 
 
 @dataclass(frozen=True)
+class Token:
+    """A token as it is shown: its text, its bytes (None where unknown), its log-probability (nats, finite)."""
+
+    text: str
+    utf8: tuple[int, ...] | None
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class Position:
+    """One place of an answer: the token that was drawn, and the most probable ones, descending."""
+
+    chosen: Token
+    top: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One sampled answer. A failed or empty one is still a candidate: its text is empty.
 
@@ -75,6 +113,8 @@ class Candidate:
         tokens: the engine's token ids, empty where the source does not tell.
         top_log_probabilities: the largest log-probabilities at each of those positions, descending (nats), as many as
             the sampling parameters ask for; empty where none were asked for, or the source does not tell.
+        positions: the tokens of the text, to be shown where they were asked for; None where they were not, or the
+            source does not tell.
     """
 
     text: str
@@ -84,6 +124,7 @@ class Candidate:
     log_probabilities: tuple[float, ...] = field(default=(), repr=False)
     tokens: tuple[int, ...] = field(default=(), repr=False)
     top_log_probabilities: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+    positions: tuple[Position, ...] | None = field(default=None, repr=False)
 
 
 class CandidateSource(Protocol):

@@ -144,6 +144,7 @@ def _sampling(request: ChatRequest, defaults: SamplingSettings) -> SamplingParam
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=tuple(bias),
         seed=request.seed,
+        shown=(request.top_logprobs or 0) if request.logprobs else None,
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reticent.plugin.gate import GateVerdict
 from reticent.plugin.handler import Answer, Choice
+from reticent.plugin.ports import Position, Token
 from reticent.plugin.resolve import Plan
 from reticent.plugin.views import remaining
 
@@ -103,28 +105,44 @@ def _usage(answer: Answer) -> dict[str, int]:
 
 def completion(answer: Answer, *, identifier: str, model: str) -> dict[str, Any]:
     """The whole response."""
+    asked = answer.plan.sampling.shown is not None
     return {
         "id": identifier,
         "object": "chat.completion",
         "created": answer.created,
         "model": model,
-        "choices": [_choice(index, choice) for index, choice in enumerate(answer.choices)],
+        "choices": [_choice(index, choice, asked=asked) for index, choice in enumerate(answer.choices)],
         "usage": _usage(answer),
         "reticent": extension(answer),
     }
 
 
-def _choice(index: int, choice: Choice) -> dict[str, Any]:
-    """One of the response's choices: the content, or a refusal."""
+def _choice(index: int, choice: Choice, *, asked: bool) -> dict[str, Any]:
+    """One of the response's choices: the content, with its log-probabilities where `asked` for, or a refusal.
+
+    A refusal has none: they would tell the answer that was withheld.
+    """
     chosen = choice.chosen
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
-    finish_reason = "stop"
+    finish_reason, logprobs = "stop", None
     if choice.outcome == "abstained":
         message["refusal"] = _REFUSALS[choice.verdict.reason or "score_below_threshold"]
     else:
         message["content"] = chosen.text
         finish_reason = "length" if chosen.finish_reason == "length" else "stop"
-    return {"index": index, "message": message, "finish_reason": finish_reason, "logprobs": None}
+        logprobs = _logprobs(chosen.positions) if asked else None
+    return {"index": index, "message": message, "finish_reason": finish_reason, "logprobs": logprobs}
+
+
+def _logprobs(positions: Sequence[Position] | None) -> dict[str, Any]:
+    """The base model's log-probabilities of the released text: no reward moves them, once it is known which text."""
+    told = [{**_token(p.chosen), "top_logprobs": [_token(token) for token in p.top]} for p in positions or ()]
+    return {"content": None if positions is None else told, "refusal": None}
+
+
+def _token(token: Token) -> dict[str, Any]:
+    told = None if token.utf8 is None else list(token.utf8)
+    return {"token": token.text, "logprob": token.log_probability, "bytes": told}
 
 
 def stream_chunks(whole: Mapping[str, Any], *, include_usage: bool) -> Iterator[str]:
@@ -150,12 +168,29 @@ def stream_chunks(whole: Mapping[str, Any], *, include_usage: bool) -> Iterator[
 def _parts(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The chunks' `choices` of one choice: its role, its text in pieces, its finish reason."""
 
-    def part(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        return {"index": choice["index"], "delta": delta, "finish_reason": finish, "logprobs": None}
+    def part(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
+        return {"index": choice["index"], "delta": delta, "finish_reason": finish, "logprobs": logprobs}
 
     message = choice["message"]
     said = "content" if message["refusal"] is None else "refusal"
     yield part({"role": "assistant", "content": "" if said == "content" else None})
-    for piece in _PIECE.findall(message[said]):
-        yield part({said: piece})
+    pieces = _PIECE.findall(message[said])
+    for piece, logprobs in zip(pieces, _logprobs_of_pieces(pieces, choice["logprobs"]), strict=True):
+        yield part({said: piece}, logprobs=logprobs)
     yield part({}, choice["finish_reason"])
+
+
+def _logprobs_of_pieces(pieces: Sequence[str], whole: Mapping[str, Any] | None) -> list[dict[str, Any] | None]:
+    """The `logprobs` of each piece of a text: those of the tokens that begin in it, of the last one all the rest."""
+    if whole is None or whole["content"] is None:
+        return [None] * len(pieces)
+    tokens, end, begin = deque(whole["content"]), 0, 0
+    found: list[dict[str, Any] | None] = []
+    for index, piece in enumerate(pieces):
+        end += len(piece)
+        mine = []
+        while tokens and (begin < end or index == len(pieces) - 1):
+            mine.append(tokens.popleft())
+            begin += len(mine[-1]["token"])
+        found.append({"content": mine, "refusal": None})
+    return found

@@ -40,8 +40,6 @@ _NOT_HERE = {
     "functions": "functions are not supported",
     "function_call": "functions are not supported",
     "response_format": "only plain text answers are supported",
-    "logprobs": "log-probabilities are not supported",
-    "top_logprobs": "log-probabilities are not supported",
     "audio": "only text is supported",
     "modalities": "only text is supported",
     "prediction": "predicted outputs are not supported",
@@ -133,6 +131,8 @@ class ChatRequest(_Strict):
         | None
     ) = None
     n: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -177,6 +177,8 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
         _refuse_first(error, document)
     if request.user is not None and request.safety_identifier not in (None, request.user):
         _refuse("user and safety_identifier name different users.", "safety_identifier")
+    if request.top_logprobs is not None and not request.logprobs:
+        _refuse("top_logprobs needs logprobs to be true.", "top_logprobs")
     return request
 
 

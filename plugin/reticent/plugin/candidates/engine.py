@@ -6,8 +6,9 @@ import contextlib
 import uuid
 from typing import Any
 
+from reticent.plugin.candidates.positions import fitted, position
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
-from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
+from reticent.plugin.ports import Candidate, Position, Prompt, SamplingParameters
 
 __all__ = ["EngineSource"]
 
@@ -43,7 +44,7 @@ class EngineSource:
         stops = self._chat.default_sampling_params.get("stop_token_ids")
         parameters = request.to_sampling_params(sampling.max_tokens, {"stop_token_ids": stops} if stops else {})
         output = await self._generate(engine_input, parameters)
-        found = {o.index: _candidate(o, len(tokens), sampling.top_log_probabilities) for o in output.outputs}
+        found = {o.index: _candidate(o, len(tokens), sampling) for o in output.outputs}
         lost = Candidate("", "error", 0, len(tokens))
         return [found.get(index, lost) for index in range(count)]
 
@@ -99,8 +100,7 @@ class EngineSource:
                 logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
                 seed=None if sampling.seed is None else (sampling.seed + offset) % 2**63,
                 logprobs=True,
-                # One more than is read: a sampled token that is not among the largest takes one of the places.
-                top_logprobs=sampling.top_log_probabilities + 1 if sampling.top_log_probabilities else 0,
+                top_logprobs=sampling.top,
                 cache_salt=salt,
             )
             result = await self._chat.render_chat_request(request)
@@ -131,7 +131,8 @@ class EngineSource:
         return last
 
 
-def _candidate(output: Any, prompt_tokens: int, top: int) -> Candidate:
+def _candidate(output: Any, prompt_tokens: int, sampling: SamplingParameters) -> Candidate:
+    top = sampling.top_log_probabilities
     drawn = tuple(int(token) for token in output.token_ids)
     reason = output.finish_reason if output.finish_reason in ("stop", "length") else "error"
     # The token that ends an answer is no part of its text. (`stop_reason` names a stop string or token that was asked
@@ -143,4 +144,13 @@ def _candidate(output: Any, prompt_tokens: int, top: int) -> Candidate:
         tuple(sorted((float(found.logprob) for found in entry.values()), reverse=True)[:top])
         for entry, _ in zip(output.logprobs or [], tokens, strict=False)
     )
-    return Candidate(output.text, reason, len(drawn), prompt_tokens, chosen, tokens, largest if top else ())
+    shown = None if sampling.shown is None else _positions(output, tokens, sampling.shown)
+    return Candidate(output.text, reason, len(drawn), prompt_tokens, chosen, tokens, largest if top else (), shown)
+
+
+def _positions(output: Any, tokens: tuple[int, ...], top: int) -> tuple[Position, ...]:
+    found = []
+    for entry, token in zip(output.logprobs or [], tokens, strict=False):
+        told = {number: (value.decoded_token or "", float(value.logprob)) for number, value in entry.items()}
+        found.append(position(told[token], list(told.values()), top))
+    return fitted(found, output.text)

@@ -10,8 +10,9 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletion
 
+from reticent.plugin.candidates.positions import fitted, position
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
-from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
+from reticent.plugin.ports import Candidate, Position, Prompt, SamplingParameters
 
 __all__ = ["HttpSource"]
 
@@ -120,8 +121,7 @@ class HttpSource:
         prompt_tokens = answer.usage.prompt_tokens if answer.usage else 0
         total = answer.usage.completion_tokens if answer.usage else 0
         choices = sorted(answer.choices, key=lambda choice: choice.index)[:count]
-        top = sampling.top_log_probabilities
-        return [_candidate(choice, prompt_tokens, total // len(choices), top) for choice in choices]
+        return [_candidate(choice, prompt_tokens, total // len(choices), sampling) for choice in choices]
 
     async def _call(
         self,
@@ -140,9 +140,8 @@ class HttpSource:
             optional["stop"] = list(sampling.stop)
         if sampling.logit_bias:
             optional["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
-        if sampling.top_log_probabilities:
-            # One more than is read: a sampled token that is not among the largest may take one of the places.
-            optional["top_logprobs"] = sampling.top_log_probabilities + 1
+        if sampling.top:
+            optional["top_logprobs"] = sampling.top
         if sampling.seed is not None:
             optional["seed"] = (sampling.seed + offset) % 2**63
         try:
@@ -168,7 +167,8 @@ class HttpSource:
         return answer
 
 
-def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, top: int) -> Candidate:
+def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, sampling: SamplingParameters) -> Candidate:
+    top = sampling.top_log_probabilities
     text = choice.message.content or ""
     table = choice.logprobs.content if choice.logprobs and choice.logprobs.content else []
     drawn = len(table) or tokens_guess
@@ -182,4 +182,13 @@ def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, top: int) -> 
     )
     # A server that ignores the wish tells nothing, which is not the same as certainty.
     told = largest if top and all(largest) else ()
-    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), told)
+    shown = None if sampling.shown is None or not table else _positions(table, text, sampling.shown)
+    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), told, shown)
+
+
+def _positions(table: list[Any], text: str, top: int) -> tuple[Position, ...]:
+    found = [
+        position((e.token, float(e.logprob)), [(other.token, float(other.logprob)) for other in e.top_logprobs], top)
+        for e in table
+    ]
+    return fitted(found, text)

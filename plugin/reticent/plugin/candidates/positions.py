@@ -1,0 +1,48 @@
+"""What is shown of an answer's tokens: those that make up its text, and no others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from reticent.plugin.ports import Position, Token
+
+__all__ = ["LEAST", "fitted", "position"]
+
+LEAST = -9999.0
+"""Stands for the logarithm of 0, which JSON has no number for."""
+
+
+def position(chosen: tuple[str, float], alternatives: Sequence[tuple[str, float]], top: int) -> Position:
+    """A position from (text, log-probability) pairs. Of the alternatives the `top` most probable are kept.
+
+    A token that is only a part of a character has the text "" and no bytes; the one that completes it has them all.
+    """
+    largest = sorted(alternatives, key=lambda pair: pair[1], reverse=True)[:top]
+    return Position(_token(*chosen), tuple(_token(*pair) for pair in largest))
+
+
+def _token(text: str, log_probability: float) -> Token:
+    told = "\ufffd" not in text
+    return Token(
+        text,
+        tuple(text.encode("utf-8", errors="replace")) if told else None,
+        log_probability if math.isfinite(log_probability) else LEAST,
+    )
+
+
+def fitted(positions: Sequence[Position], text: str) -> tuple[Position, ...]:
+    """The positions that begin inside `text`.
+
+    A source tells the tokens of a stop string and the one that ends an answer too; neither is part of the answer.
+    Where the tokens' texts do not spell the answer, nothing can be told apart, and all are kept.
+    """
+    if not "".join(p.chosen.text for p in positions).startswith(text):
+        return tuple(positions)
+    kept, begin = [], 0
+    for found in positions:
+        if begin >= len(text):
+            break
+        kept.append(found)
+        begin += len(found.chosen.text)
+    return tuple(kept)

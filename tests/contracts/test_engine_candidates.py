@@ -1,0 +1,82 @@
+"""What `EngineSource` makes of the engine's outputs, with outputs of the engine's form made by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reticent.plugin.candidates.engine import _candidate
+from reticent.plugin.ports import Candidate, SamplingParameters
+
+
+def output(text: str, tokens: list[str], **more: Any) -> Any:
+    """An output whose token number i spells `tokens[i]`, with two other tokens beside each."""
+    logs = [
+        {
+            i: SimpleNamespace(logprob=-0.5 - i, decoded_token=token),
+            1000: SimpleNamespace(logprob=-0.25, decoded_token="more"),
+            1001: SimpleNamespace(logprob=float("-inf"), decoded_token=None),
+        }
+        for i, token in enumerate(tokens)
+    ]
+    made = SimpleNamespace(text=text, token_ids=list(range(len(tokens))), logprobs=logs, index=0)
+    made.finish_reason, made.stop_reason = "stop", None
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def candidate(out: Any, shown: int | None = 2, read: int = 0) -> Candidate:
+    return _candidate(out, 7, SamplingParameters(0.7, 1.0, 16, shown=shown, top_log_probabilities=read))
+
+
+def spelled(found: Candidate) -> list[str]:
+    assert found.positions is not None
+    return [p.chosen.text for p in found.positions]
+
+
+def test_the_end_token_is_not_shown() -> None:
+    found = candidate(output("It is", ["It", " is", "<|im_end|>"]))
+    assert spelled(found) == ["It", " is"]
+    assert found.completion_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "kept"),
+    [
+        ("It is", ["It", " is", " E", "ND"], 2),
+        ("It i", ["It", " isE", "ND so"], 2),
+        ("", ["EN", "D"], 0),
+    ],
+    ids=["between tokens", "inside a token", "at once"],
+)
+def test_the_tokens_of_a_stop_string_are_not_shown(text: str, tokens: list[str], kept: int) -> None:
+    assert spelled(candidate(output(text, tokens, stop_reason="END"))) == tokens[:kept]
+
+
+def test_a_character_of_several_tokens_is_shown_with_all_its_bytes() -> None:
+    found = candidate(output("A 🏮!", ["A", " ", "", "", "🏮", "!", "<end>"]))
+    assert found.positions is not None
+    assert bytes(b for p in found.positions for b in p.chosen.utf8 or ()).decode() == "A 🏮!"
+
+
+def test_a_character_that_was_cut_off_is_in_no_text() -> None:
+    found = candidate(output("A ", ["A", " ", "", ""], finish_reason="length"))
+    assert spelled(found) == ["A", " "]
+    assert found.finish_reason == "length"
+
+
+def test_the_most_probable_tokens_come_first_and_a_score_reads_no_more_than_it_asked_for() -> None:
+    found = candidate(output("It is", ["It", " is", "<end>"]), shown=3, read=1)
+    assert found.positions is not None
+    assert [t.text for t in found.positions[0].top] == ["more", "It", ""]
+    assert [t.log_probability for t in found.positions[0].top] == [-0.25, -0.5, -9999.0]
+    assert found.top_log_probabilities == ((-0.25,), (-0.25,))
+    assert found.log_probabilities == (-0.5, -1.5)
+
+
+def test_nothing_is_shown_unless_it_was_asked_for() -> None:
+    assert candidate(output("It", ["It", "<end>"]), shown=None).positions is None
+    assert candidate(output("It", ["It", "<end>"]), shown=0).positions != ()
