@@ -10,7 +10,16 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 __all__ = ["Upstream"]
 
-Mood = Literal["well", "refuses n", "ignores n", "null content", "no prompt", "broken", "every other fails", "strange"]
+Mood = Literal[
+    "well",
+    "refuses n",
+    "ignores n",
+    "null content",
+    "no prompt",
+    "broken",
+    "every other fails",
+    "strange",
+]
 
 
 @dataclass
@@ -69,7 +78,8 @@ class Upstream:
 
     def _choice(self, index: int, body: dict[str, Any]) -> dict[str, Any]:
         self.drawn += 1
-        content = None if self.mood == "null content" else f"answer {self.drawn}"
+        content: str | None = None if self.mood == "null content" else f"answer {self.drawn}"
+        finish = "length" if body.get("max_tokens") == 2 else "stop"
         others = [
             {"token": f"other{k}", "logprob": -1.0 - k, "bytes": None} for k in range(body.get("top_logprobs") or 0)
         ]
@@ -77,7 +87,7 @@ class Upstream:
         logs = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": others} for word in words]
         return {
             "index": index,
-            "finish_reason": "length" if body.get("max_tokens") == 2 else "stop",
+            "finish_reason": finish,
             "message": {"role": "assistant", "content": content},
             "logprobs": {"content": logs, "refusal": None} if body.get("logprobs") else None,
         }

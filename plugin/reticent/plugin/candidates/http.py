@@ -10,7 +10,7 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletion
 
-from reticent.plugin.candidates.positions import fitted, position
+from reticent.plugin.candidates.positions import before_stop, fitted, position
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
 from reticent.plugin.ports import Candidate, Position, Prompt, SamplingParameters
 
@@ -169,21 +169,26 @@ class HttpSource:
 
 def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, sampling: SamplingParameters) -> Candidate:
     top = sampling.top_log_probabilities
-    text = choice.message.content or ""
+    told = choice.message.content or ""
+    text = before_stop(told, sampling.stop)
     table = choice.logprobs.content if choice.logprobs and choice.logprobs.content else []
-    drawn = len(table) or tokens_guess
+    tells, drawn = bool(table), len(table) or tokens_guess
+    if text != told:
+        table = table[: len(_positions(table, text, 0))]
     # The token that ends an answer is no part of its text; the pass without evidence does not have it either.
     if choice.finish_reason == "stop" and table and "".join(entry.token for entry in table[:-1]) == text:
         table = table[:-1]
     chosen = tuple(float(entry.logprob) for entry in table)
     reason = choice.finish_reason if choice.finish_reason in ("stop", "length") else "error"
+    if text != told:
+        reason = "stop"
     largest = tuple(
         tuple(sorted((float(found.logprob) for found in entry.top_logprobs), reverse=True)[:top]) for entry in table
     )
     # A server that ignores the wish tells nothing, which is not the same as certainty.
-    told = largest if top and all(largest) else ()
-    shown = None if sampling.shown is None or not table else _positions(table, text, sampling.shown)
-    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), told, shown)
+    known = largest if top and all(largest) else ()
+    shown = None if sampling.shown is None or not tells else _positions(table, text, sampling.shown)
+    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), known, shown)
 
 
 def _positions(table: list[Any], text: str, top: int) -> tuple[Position, ...]:

@@ -1,4 +1,4 @@
-"""What is shown of an answer's tokens: those that make up its text, and no others."""
+"""Where an answer ends, and what is shown of its tokens: those that make up its text, and no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reticent.plugin.ports import Position, Token
 
-__all__ = ["LEAST", "fitted", "position"]
+__all__ = ["LEAST", "before_stop", "fitted", "position"]
 
 LEAST = -9999.0
 """Stands for the logarithm of 0, which JSON has no number for."""
@@ -46,3 +46,9 @@ def fitted(positions: Sequence[Position], text: str) -> tuple[Position, ...]:
         kept.append(found)
         begin += len(found.chosen.text)
     return tuple(kept)
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """The text before the first stop string in it. vLLM ends there by itself; not every server does."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return text[: min(places)] if places else text
