@@ -10,6 +10,7 @@ import pytest
 from reticent.plugin.candidates.http import HttpSource
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
 from reticent.plugin.ports import Candidate, CandidateSource, Prompt, SamplingParameters
+from reticent.plugin.response_format import ResponseFormat
 from reticent.rewards import Subject
 from tests.fakes.build import run
 from tests.fakes.parts import FakeSource
@@ -228,6 +229,20 @@ class TestHttpSource(CandidateSourceContract):
                     assert all(len(p.top) == shown for p in found.positions)
 
         run(story())
+
+    def test_a_form_is_asked_for_as_it_stood_in_the_request(self, address: str) -> None:
+        upstream = behave("well")
+        wire = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True}}
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                sampling = SamplingParameters(0.7, 1.0, 9, response_format=ResponseFormat(wire))
+                await source.draw(PLAIN, sampling, 2, salt="t", offset=0)
+                await source.draw(PLAIN, SAMPLING, 2, salt="t", offset=0)
+
+        run(story())
+        assert [r.get("response_format") for r in upstream.requests] == [wire, None]
+        assert "response_format" not in upstream.requests[1]
 
     @pytest.mark.parametrize(("mood", "first"), [("refuses n", 1 + 4), ("ignores n", 1 + 3)])
     def test_where_n_is_not_understood_single_calls_are_made_and_remembered(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reticent.plugin.candidates.engine import _candidate
+from reticent.plugin.candidates.engine import _candidate, _is_clients_fault
 from reticent.plugin.ports import Candidate, SamplingParameters
 
 
@@ -80,3 +80,15 @@ def test_the_most_probable_tokens_come_first_and_a_score_reads_no_more_than_it_a
 def test_nothing_is_shown_unless_it_was_asked_for() -> None:
     assert candidate(output("It", ["It", "<end>"]), shown=None).positions is None
     assert candidate(output("It", ["It", "<end>"]), shown=0).positions != ()
+
+
+def test_vllms_own_class_of_client_errors_is_the_clients_fault() -> None:
+    class VLLMClientError(Exception):
+        """As vLLM 0.32 has it: no `ValueError`."""
+
+    class VLLMValidationError(VLLMClientError):
+        pass
+
+    faults = [VLLMValidationError("x"), ValueError("x"), TypeError("x")]
+    assert all(_is_clients_fault(error) for error in faults)
+    assert not any(_is_clients_fault(error) for error in (RuntimeError("x"), OSError("x")))

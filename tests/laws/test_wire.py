@@ -87,7 +87,6 @@ def test_a_field_that_makes_no_difference_is_taken_whatever_it_holds(name: str) 
     [
         ("tools", [], [{"type": "function"}]),
         ("tool_choice", "none", "auto"),
-        ("response_format", {"type": "text"}, {"type": "json_object"}),
         ("modalities", ["text"], ["audio"]),
     ],
 )
@@ -154,6 +153,38 @@ WRONG = [
     ({**GOOD, "reticent": {"evidence": ["a", 2]}}, "reticent.evidence.1", "invalid_value"),
     ({**GOOD, "reticent": {"evidence": []}}, "reticent.evidence", "invalid_value"),
     ({**GOOD, "reticent": []}, "reticent", "invalid_value"),
+    ({**GOOD, "response_format": "json"}, "response_format", "invalid_value"),
+    ({**GOOD, "response_format": {}}, "response_format.type", "missing_required_parameter"),
+    ({**GOOD, "response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
+    ({**GOOD, "response_format": {"type": "json_schema"}}, "response_format.json_schema", "invalid_value"),
+    (
+        {**GOOD, "response_format": {"type": "json_object", "json_schema": {"name": "x"}}},
+        "response_format.json_schema",
+        "invalid_value",
+    ),
+    (
+        {**GOOD, "response_format": {"type": "json_schema", "json_schema": {}}},
+        "response_format.json_schema.name",
+        "missing_required_parameter",
+    ),
+    (
+        {**GOOD, "response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
+        "response_format.json_schema.name",
+        "invalid_value",
+    ),
+    (
+        {
+            **GOOD,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "CANARY"}}},
+        },
+        "response_format.json_schema.schema",
+        "invalid_value",
+    ),
+    (
+        {**GOOD, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": []}}},
+        "response_format.json_schema.schema",
+        "invalid_value",
+    ),
 ]
 
 

@@ -198,6 +198,8 @@ class Handler:
     async def _choose(self, plan: Plan, session: Session) -> Choice:
         """One selection, and the gate's word on it."""
         selection = await plan.rule.select(session)
+        if not selection.chosen.fit:
+            return Choice(selection.chosen, "abstained", _none_fit(), None, selection)
         with self._metrics.phase_seconds.labels(phase="gate").time():
             score = await self._scoring.score(plan, selection, session.reward_of)
         verdict = self._gate.judge(request_facts(self._facts, plan), score)
@@ -227,7 +229,9 @@ class Handler:
         samples = await self._session(plan, Asked(), 0).draw(plan.choices)
         verdict = GateVerdict(False, "not_selected", "A base-model answer is covered by no certificate.", None)
         statements = await self._accounts.statements(plan.scope)
-        return Answer(plan, tuple(Choice(sample, "base", verdict, None, None) for sample in samples), statements)
+        verdicts = [verdict if sample.fit else _none_fit() for sample in samples]
+        choices = [Choice(sample, "base", told, None, None) for sample, told in zip(samples, verdicts, strict=True)]
+        return Answer(plan, tuple(choices), statements)
 
     def _tell(self, plan: Plan, request_id: str, outcome: str, answer: Answer | None, seconds: float) -> None:
         """Metrics and one log line, of nothing but what was released or is public."""
@@ -257,3 +261,8 @@ class Handler:
 
 
 _SCOPE_WORDS = {"dataset": "data set", "tenant": "tenant", "user": "user"}
+
+
+def _none_fit() -> GateVerdict:
+    """Nothing that was drawn has the form that the request asks for: for every tenant there is no answer then."""
+    return GateVerdict(False, "no_valid_candidate", "No candidate had the form that the request asks for.", None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from reticent.plugin.response_format import ResponseFormat
 from reticent.rewards import Subject
 
 __all__ = [
@@ -62,6 +63,7 @@ class SamplingParameters:
     seed: int | None = None
     top_log_probabilities: int = 0
     shown: int | None = None
+    response_format: ResponseFormat | None = None
 
     @property
     def top(self) -> int:
@@ -71,7 +73,11 @@ class SamplingParameters:
         return min(MAX_TOP, max(read, self.shown or 0))
 
     def facts(self) -> dict[str, Any]:
-        """The part that a certificate is bound to (a seed changes no law, so it is left out)."""
+        """The part that a certificate is bound to (a seed changes no law, so it is left out).
+
+        A form that was asked for stands there only then, so that the facts of other requests stay what they were.
+        """
+        form = self.response_format
         return {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -80,6 +86,7 @@ class SamplingParameters:
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
             "logit_bias": [list(pair) for pair in self.logit_bias],
+            **({} if form is None else {"response_format": dict(form.wire)}),
         }
 
 
@@ -115,6 +122,7 @@ class Candidate:
             the sampling parameters ask for; empty where none were asked for, or the source does not tell.
         positions: the tokens of the text, to be shown where they were asked for; None where they were not, or the
             source does not tell.
+        fit: whether it has the form that the request asks for. One that has not is never chosen while another has.
     """
 
     text: str
@@ -125,6 +133,7 @@ class Candidate:
     tokens: tuple[int, ...] = field(default=(), repr=False)
     top_log_probabilities: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     positions: tuple[Position, ...] | None = field(default=None, repr=False)
+    fit: bool = True
 
 
 class CandidateSource(Protocol):

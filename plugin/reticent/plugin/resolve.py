@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from reticent.accounting.ledger import ClaimRequest
 from reticent.plugin.errors import BadRequest, Forbidden, ModelUnknown
 from reticent.plugin.ports import Prompt, SamplingParameters
+from reticent.plugin.response_format import ResponseFormat
 from reticent.plugin.selection.base import Rule
 from reticent.plugin.selection.rules import NONPRIVATE, RuleBook
 from reticent.plugin.settings import PromptSettings, SamplingSettings, Settings, TenantPolicy
@@ -144,8 +145,17 @@ def _sampling(request: ChatRequest, defaults: SamplingSettings) -> SamplingParam
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=tuple(bias),
         seed=request.seed,
+        response_format=_form(request),
         shown=(request.top_logprobs or 0) if request.logprobs else None,
     )
+
+
+def _form(request: ChatRequest) -> ResponseFormat | None:
+    """The form that answers must have; None for plain text, however that is said."""
+    form = request.response_format
+    if form is None or form.type == "text":
+        return None
+    return ResponseFormat(form.model_dump(by_alias=True, exclude_none=True))
 
 
 def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:

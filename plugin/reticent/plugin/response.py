@@ -20,6 +20,7 @@ _REFUSALS = {
     "no_certificate": "I cannot answer: no certificate of answer quality is installed.",
     "certificate_expired": "I cannot answer: the certificate of answer quality has expired.",
     "fingerprint_mismatch": "I cannot answer: the certificate of answer quality was made for another configuration.",
+    "no_valid_candidate": "I cannot answer in the form that was asked for.",
     "score_below_threshold": "I am not sure enough of an answer to give one.",
 }
 _NONPRIVATE_WARNING = (
@@ -125,7 +126,7 @@ def _choice(index: int, choice: Choice, *, asked: bool) -> dict[str, Any]:
     chosen = choice.chosen
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
     finish_reason, logprobs = "stop", None
-    if choice.outcome == "abstained":
+    if choice.outcome == "abstained" or not chosen.fit:
         message["refusal"] = _REFUSALS[choice.verdict.reason or "score_below_threshold"]
     else:
         message["content"] = chosen.text

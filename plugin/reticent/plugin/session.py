@@ -65,14 +65,15 @@ class Session:
         return self._asked.calls > 0
 
     async def draw(self, count: int) -> list[Candidate]:
-        """Fresh candidates; the seed's offset moves on, so that chunks differ."""
+        """Fresh candidates; the seed's offset moves on, so that chunks differ. Each is told whether it is `fit`."""
         offset, self._offset = self._offset, self._offset + count
         with self._metrics.phase_seconds.labels(phase="draw").time():
             found = await self._source.draw(
                 self._plan.prompt, self._sampling, count, salt=self._plan.caller.tenant.id, offset=offset
             )
         self._metrics.candidates.inc(count)
-        return found
+        form = self._sampling.response_format
+        return found if form is None else [replace(c, fit=form.fits(c.text)) for c in found]
 
     async def rewards(self, candidates: Sequence[Candidate]) -> list[int]:
         """Integer rewards, one a candidate, in one batch. A failed or empty candidate has reward 0, by rule."""

@@ -11,9 +11,10 @@ import re
 from itertools import islice
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from reticent.plugin.errors import BadRequest
+from reticent.plugin.json_schema import require_schema
 from reticent.plugin.settings import RuleName
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "MAX_VALUES",
     "ChatRequest",
     "Extension",
+    "Form",
+    "JsonSchema",
     "Message",
     "StreamOptions",
     "TextPart",
@@ -39,7 +42,6 @@ _NOT_HERE = {
     "parallel_tool_calls": "tools are not supported",
     "functions": "functions are not supported",
     "function_call": "functions are not supported",
-    "response_format": "only plain text answers are supported",
     "audio": "only text is supported",
     "modalities": "only text is supported",
     "prediction": "predicted outputs are not supported",
@@ -95,6 +97,29 @@ class StreamOptions(_Strict):
     include_obfuscation: bool | None = None
 
 
+class JsonSchema(_Strict):
+    """A schema for the answer, and its name. What of a schema is checked here: `json_schema.py`."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: _Text | None = None
+    definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    @field_validator("definition")
+    @classmethod
+    def _can_be_read(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            require_schema(schema)
+        return schema
+
+
+class Form(_Strict):
+    """The form that the answer must have."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class Extension(_Strict):
     """The `reticent` field of a request. A client can only be stricter than its tenant's policy."""
 
@@ -138,6 +163,7 @@ class ChatRequest(_Strict):
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     safety_identifier: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    response_format: Form | None = None
     reticent: Extension | None = None
 
     @property
@@ -179,6 +205,9 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
         _refuse("user and safety_identifier name different users.", "safety_identifier")
     if request.top_logprobs is not None and not request.logprobs:
         _refuse("top_logprobs needs logprobs to be true.", "top_logprobs")
+    form = request.response_format
+    if form is not None and (form.type == "json_schema") is not (form.json_schema is not None):
+        _refuse("response_format.json_schema goes with the type 'json_schema'.", "response_format.json_schema")
     return request
 
 
@@ -255,7 +284,7 @@ def _refuse_first(error: ValidationError, document: dict[str, Any]) -> NoReturn:
         _refuse_unknown(".".join(path))
     if first["type"] == "missing":
         _refuse(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-    if path[-1:] == ["type"] and first["type"] == "literal_error":
+    if path[0] == "messages" and path[-1] == "type" and first["type"] == "literal_error":
         _refuse(f"Invalid value for '{param}': only text parts are supported.", param)
     _refuse(f"Invalid value for '{param}': {first['msg']}.", param)
 

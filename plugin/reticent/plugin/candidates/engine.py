@@ -43,7 +43,8 @@ class EngineSource:
             )
         stops = self._chat.default_sampling_params.get("stop_token_ids")
         parameters = request.to_sampling_params(sampling.max_tokens, {"stop_token_ids": stops} if stops else {})
-        output = await self._generate(engine_input, parameters)
+        param = "messages" if sampling.response_format is None else "response_format"
+        output = await self._generate(engine_input, parameters, param)
         found = {o.index: _candidate(o, len(tokens), sampling) for o in output.outputs}
         lost = Candidate("", "error", 0, len(tokens))
         return [found.get(index, lost) for index in range(count)]
@@ -99,12 +100,15 @@ class EngineSource:
                 frequency_penalty=sampling.frequency_penalty,
                 logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
                 seed=None if sampling.seed is None else (sampling.seed + offset) % 2**63,
+                response_format=None if sampling.response_format is None else dict(sampling.response_format.wire),
                 logprobs=True,
                 top_logprobs=sampling.top,
                 cache_salt=salt,
             )
             result = await self._chat.render_chat_request(request)
-        except (ValueError, TypeError) as error:
+        except Exception as error:
+            if not _is_clients_fault(error):
+                raise
             # Raised by vLLM's checks of the prompt, before anything was drawn; its text speaks of the prompt alone.
             raise PromptRefused(f"The model cannot take these messages: {error}", "messages") from None
         if isinstance(result, ErrorResponse):
@@ -112,17 +116,20 @@ class EngineSource:
         _, engine_inputs = result
         return request, engine_inputs[0]
 
-    async def _generate(self, engine_input: Any, parameters: Any) -> Any:
-        """Run one request to its end. The generator is closed in any case: an open one keeps the engine working."""
+    async def _generate(self, engine_input: Any, parameters: Any, param: str = "messages") -> Any:
+        """Run one request to its end. The generator is closed in any case: an open one keeps the engine working.
+
+        vLLM checks a request, its schema included, before the engine sees it. `param` is what is to blame then.
+        """
         stream = self._engine.generate(engine_input, parameters, f"reticent-{uuid.uuid4().hex}")
         last = None
         try:
             async with contextlib.aclosing(stream):
                 async for output in stream:
                     last = output
-        except ValueError as error:
-            raise PromptRefused(f"The engine refuses this request: {error}", "messages") from None
         except Exception as error:
+            if _is_clients_fault(error):
+                raise PromptRefused(f"The engine refuses this request: {error}", param) from None
             if type(error).__name__ in {"EngineDeadError", "EngineGenerateError"}:
                 raise SourceUnavailable("The engine has stopped.") from error
             raise
@@ -154,3 +161,8 @@ def _positions(output: Any, tokens: tuple[int, ...], top: int) -> tuple[Position
         told = {number: (value.decoded_token or "", float(value.logprob)) for number, value in entry.items()}
         found.append(position(told[token], list(told.values()), top))
     return fitted(found, output.text)
+
+
+def _is_clients_fault(error: Exception) -> bool:
+    """Whether vLLM says that the request is wrong. From 0.32 on its own class for that is no `ValueError` any more."""
+    return isinstance(error, ValueError | TypeError) or "VLLMClientError" in {c.__name__ for c in type(error).__mro__}

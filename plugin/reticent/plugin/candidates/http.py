@@ -142,6 +142,8 @@ class HttpSource:
             optional["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
         if sampling.top:
             optional["top_logprobs"] = sampling.top
+        if sampling.response_format is not None:
+            optional["response_format"] = dict(sampling.response_format.wire)
         if sampling.seed is not None:
             optional["seed"] = (sampling.seed + offset) % 2**63
         try:
