@@ -15,6 +15,7 @@ from reticent.accounting.ledger import ClaimRequest, Details, Reservation
 from reticent.accounting.store.sqlite import SqliteLedger
 from reticent.plugin.candidates.positions import position
 from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
+from reticent.plugin.tools import ToolCall
 from reticent.rewards import Subject
 
 __all__ = ["AGREEING", "FakeRewards", "FakeSource", "RecordingLedger"]
@@ -55,6 +56,7 @@ class FakeSource:
         self.problem: BaseException | None = None
         self.closed = False
         self.tells = True
+        self.calls: Callable[[int], tuple[ToolCall, ...]] = lambda index: ()
 
     async def draw(
         self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
@@ -74,6 +76,8 @@ class FakeSource:
     def _candidate(self, index: int, sampling: SamplingParameters) -> Candidate:
         text = self.text(index)
         found = Candidate(text, self.finish, len(text.split()), 7, (-0.5, -0.25), (index, index + 1))
+        if sampling.tools is not None:
+            found = replace(found, tool_calls=self.calls(index), text="" if self.calls(index) else text)
         if sampling.shown is None or not self.tells:
             return found
         # Pieces of three characters, across words; each with its length as its improbability.

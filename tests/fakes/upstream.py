@@ -55,7 +55,7 @@ class Upstream:
             return PlainTextResponse("<html>hello</html>")
         if self.mood == "ignores n":
             count = 1
-        words = sum(len(message["content"].split()) for message in body["messages"])
+        words = sum(len((message["content"] or "").split()) for message in body["messages"])
         choices = [self._choice(index, body) for index in range(count)]
         answer: dict[str, Any] = {
             "id": "x",
@@ -85,9 +85,18 @@ class Upstream:
         ]
         words = ["answer", f" {self.drawn}"]
         logs = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": others} for word in words]
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if body.get("tools") and body.get("tool_choice") != "none":
+            function = {"name": body["tools"][0]["function"]["name"], "arguments": f'{{"x": {self.drawn}}}'}
+            message = {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"up-{self.drawn}", "type": "function", "function": function}],
+            }
+            finish = "tool_calls"
         return {
             "index": index,
             "finish_reason": finish,
-            "message": {"role": "assistant", "content": content},
+            "message": message,
             "logprobs": {"content": logs, "refusal": None} if body.get("logprobs") else None,
         }

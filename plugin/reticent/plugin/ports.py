@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from reticent.plugin.response_format import ResponseFormat
+from reticent.plugin.tools import ToolCall, ToolUse, as_text
 from reticent.rewards import Subject
 
 __all__ = [
@@ -33,7 +34,8 @@ class Prompt:
         bare_messages: the same with the evidence removed and nothing else changed; None without evidence.
         subject: what the reward model and the scores judge an answer by.
         form: how the prompt was made: `evidence` for a single question over evidence, `plain` for one without,
-            `conversation-with-evidence` and `conversation` where other messages stand before it.
+            `conversation-with-evidence` and `conversation` where other messages stand before it, and
+            `tools-with-evidence` and `tools` where what tools gave stands after it.
         template: hash of the evidence template, "" without evidence.
     """
 
@@ -64,6 +66,7 @@ class SamplingParameters:
     top_log_probabilities: int = 0
     shown: int | None = None
     response_format: ResponseFormat | None = None
+    tools: ToolUse | None = None
 
     @property
     def top(self) -> int:
@@ -75,7 +78,7 @@ class SamplingParameters:
     def facts(self) -> dict[str, Any]:
         """The part that a certificate is bound to (a seed changes no law, so it is left out).
 
-        A form that was asked for stands there only then, so that the facts of other requests stay what they were.
+        A form or tools that were asked for stand there only then, so that other requests' facts stay what they were.
         """
         form = self.response_format
         return {
@@ -87,7 +90,15 @@ class SamplingParameters:
             "frequency_penalty": self.frequency_penalty,
             "logit_bias": [list(pair) for pair in self.logit_bias],
             **({} if form is None else {"response_format": dict(form.wire)}),
+            **({} if self.tools is None else self.tools.wire()),
         }
+
+    def fits(self, candidate: Candidate) -> bool:
+        """Whether a candidate is what the request asks for: its form, its way with tools. Depends on no reward."""
+        if self.tools is not None and not self.tools.fits(candidate.tool_calls):
+            return False
+        # A call stands in the place of an answer, and has a form of its own.
+        return self.response_format is None or bool(candidate.tool_calls) or self.response_format.fits(candidate.text)
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ class Candidate:
     """One sampled answer. A failed or empty one is still a candidate: its text is empty.
 
     Attributes:
-        text: the answer.
+        text: the answer; of a reasoning model what it says in the end, "" where it says nothing.
         finish_reason: `stop`, `length`, or `error` for one that the engine could not finish.
         completion_tokens: tokens drawn for it.
         prompt_tokens: tokens of the prompt.
@@ -123,6 +134,7 @@ class Candidate:
         positions: the tokens of the text, to be shown where they were asked for; None where they were not, or the
             source does not tell.
         fit: whether it has the form that the request asks for. One that has not is never chosen while another has.
+        tool_calls: calls of the request's tools that it makes.
     """
 
     text: str
@@ -134,6 +146,12 @@ class Candidate:
     top_log_probabilities: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     positions: tuple[Position, ...] | None = field(default=None, repr=False)
     fit: bool = True
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def judged(self) -> str:
+        """What rewards and scores read: the text, and the calls by a declared rule (`tools.py::as_text`)."""
+        return as_text(self.text, self.tool_calls)
 
 
 class CandidateSource(Protocol):

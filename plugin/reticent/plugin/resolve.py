@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +15,8 @@ from reticent.plugin.selection.base import Rule
 from reticent.plugin.selection.rules import NONPRIVATE, RuleBook
 from reticent.plugin.settings import PromptSettings, SamplingSettings, Settings, TenantPolicy
 from reticent.plugin.tenants import Caller
-from reticent.plugin.wire import ChatRequest, Message
+from reticent.plugin.tools import ToolUse
+from reticent.plugin.wire import ChatRequest, Message, ToolChoice
 from reticent.rewards import Subject
 from reticent.rewards.encoders.grounded import evidence_sentences
 from reticent.rewards.protocol import MAX_CHARACTERS
@@ -146,6 +148,7 @@ def _sampling(request: ChatRequest, defaults: SamplingSettings) -> SamplingParam
         logit_bias=tuple(bias),
         seed=request.seed,
         response_format=_form(request),
+        tools=_tools(request),
         shown=(request.top_logprobs or 0) if request.logprobs else None,
     )
 
@@ -158,26 +161,38 @@ def _form(request: ChatRequest) -> ResponseFormat | None:
     return ResponseFormat(form.model_dump(by_alias=True, exclude_none=True))
 
 
+def _tools(request: ChatRequest) -> ToolUse | None:
+    """The tools that candidates may call; None where there are none."""
+    if not request.tools:
+        return None
+    choice = request.tool_choice
+    return ToolUse(
+        tuple(tool.model_dump(exclude_none=True) for tool in request.tools),
+        choice.model_dump() if isinstance(choice, ToolChoice) else choice,
+        request.parallel_tool_calls,
+    )
+
+
 def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
     """Put the evidence into the last user message by the configured template.
 
     The bare prompt has the same template with `no_evidence` in the evidence's place: what evidence lift compares with.
 
     Raises:
-        BadRequest: the conversation does not end with a user message, or that one is empty, or it or the evidence is
-            longer than the reward worker can score in a bearable time.
+        BadRequest: the conversation does not end with a user message, nor with what tools gave after one; or that one
+            is empty, or it or the evidence is longer than the reward worker can score in a bearable time.
     """
-    last = request.messages[-1]
-    if last.role != "user" or not last.text.strip():
-        raise BadRequest("The last message must be a user's, with text.", "messages")
+    place = _place_of_question(request.messages)
+    last, after = request.messages[place], [_plain(message) for message in request.messages[place + 1 :]]
     evidence = tuple(request.reticent.evidence or ()) if request.reticent else ()
     if not all(text.strip() for text in evidence):
         raise BadRequest("Every piece of evidence must have text.", "reticent.evidence")
-    earlier = [_plain(message) for message in request.messages[:-1]]
+    earlier = [_plain(message) for message in request.messages[:place]]
+    form = "tools" if after else "conversation" if earlier else ""
     _require_length(last.text, evidence)
     if not evidence:
-        messages = (*earlier, _plain(last))
-        return Prompt(messages, None, Subject(last.text, last.text, ()), "conversation" if earlier else "plain", "")
+        messages = (*earlier, _plain(last), *after)
+        return Prompt(messages, None, Subject(last.text, last.text, ()), form or "plain", "")
     joined = settings.evidence_separator.join(evidence)
     rendered = _render(settings.evidence_template, joined, last.text)
     if len(rendered) > MAX_CHARACTERS:  # Possible with a long template only.
@@ -189,12 +204,28 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
         repr((settings.evidence_template, settings.evidence_separator, settings.no_evidence)).encode()
     ).hexdigest()
     return Prompt(
-        messages=(*earlier, {"role": "user", "content": rendered}),
-        bare_messages=(*earlier, {"role": "user", "content": bare}),
+        messages=(*earlier, {"role": "user", "content": rendered}, *after),
+        bare_messages=(*earlier, {"role": "user", "content": bare}, *after),
         subject=Subject(rendered, last.text, evidence),
-        form="conversation-with-evidence" if earlier else "evidence",
+        form=f"{form}-with-evidence" if form else "evidence",
         template=template,
     )
+
+
+def _place_of_question(messages: Sequence[Message]) -> int:
+    """Where the user's last message stands: at the end, or before the calls of tools and what they gave.
+
+    It is what evidence is put into, and what an answer is judged by.
+    """
+    known = {call.id for message in messages for call in message.tool_calls or ()}
+    for index, message in enumerate(messages):
+        if message.tool_call_id is not None and message.tool_call_id not in known:
+            raise BadRequest("No message before calls a tool by this name.", f"messages.{index}.tool_call_id")
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    ends = messages[-1].role in ("user", "tool")
+    if not ends or not users or not messages[users[-1]].text.strip():
+        raise BadRequest("The last message must be a user's, with text, or a tool's after one.", "messages")
+    return users[-1]
 
 
 def _require_length(question: str, evidence: tuple[str, ...]) -> None:
@@ -224,4 +255,10 @@ def _plain(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.name is not None:
         plain["name"] = message.name
+    if message.tool_calls is not None:
+        # A message that only calls tools says nothing, which is not the same as an empty text.
+        plain["content"] = message.text or None
+        plain["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
     return plain

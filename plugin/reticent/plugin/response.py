@@ -129,8 +129,11 @@ def _choice(index: int, choice: Choice, *, asked: bool) -> dict[str, Any]:
     if choice.outcome == "abstained" or not chosen.fit:
         message["refusal"] = _REFUSALS[choice.verdict.reason or "score_below_threshold"]
     else:
-        message["content"] = chosen.text
+        message["content"] = chosen.text if chosen.text or not chosen.tool_calls else None
         finish_reason = "length" if chosen.finish_reason == "length" else "stop"
+        if chosen.tool_calls:
+            message["tool_calls"] = [call.wire() for call in chosen.tool_calls]
+            finish_reason = "tool_calls"
         logprobs = _logprobs(chosen.positions) if asked else None
     return {"index": index, "message": message, "finish_reason": finish_reason, "logprobs": logprobs}
 
@@ -167,17 +170,22 @@ def stream_chunks(whole: Mapping[str, Any], *, include_usage: bool) -> Iterator[
 
 
 def _parts(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The chunks' `choices` of one choice: its role, its text in pieces, its finish reason."""
+    """The chunks' `choices` of one choice: its role, its text in pieces, its tool calls, its finish reason."""
 
     def part(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
         return {"index": choice["index"], "delta": delta, "finish_reason": finish, "logprobs": logprobs}
 
     message = choice["message"]
     said = "content" if message["refusal"] is None else "refusal"
-    yield part({"role": "assistant", "content": "" if said == "content" else None})
-    pieces = _PIECE.findall(message[said])
+    yield part({"role": "assistant", "content": None if message["content"] is None else ""})
+    pieces = _PIECE.findall(message[said] or "")
     for piece, logprobs in zip(pieces, _logprobs_of_pieces(pieces, choice["logprobs"]), strict=True):
         yield part({said: piece}, logprobs=logprobs)
+    for index, call in enumerate(message.get("tool_calls", ())):
+        # The name whole, then the arguments: clients put the pieces of one index together.
+        function = call["function"]
+        yield part({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        yield part({"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]})
     yield part({}, choice["finish_reason"])
 
 

@@ -72,12 +72,11 @@ class Session:
                 self._plan.prompt, self._sampling, count, salt=self._plan.caller.tenant.id, offset=offset
             )
         self._metrics.candidates.inc(count)
-        form = self._sampling.response_format
-        return found if form is None else [replace(c, fit=form.fits(c.text)) for c in found]
+        return [c if self._sampling.fits(c) else replace(c, fit=False) for c in found]
 
     async def rewards(self, candidates: Sequence[Candidate]) -> list[int]:
         """Integer rewards, one a candidate, in one batch. A failed or empty candidate has reward 0, by rule."""
-        texts = [candidate.text for candidate in candidates]
+        texts = [candidate.judged for candidate in candidates]
         patient = self.rewards_asked
         self._asked.calls += 1
         try:

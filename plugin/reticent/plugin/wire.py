@@ -21,13 +21,20 @@ __all__ = [
     "INERT_FIELDS",
     "MAX_KEYS",
     "MAX_VALUES",
+    "Call",
+    "CalledFunction",
     "ChatRequest",
+    "ChosenFunction",
     "Extension",
     "Form",
+    "Function",
     "JsonSchema",
     "Message",
+    "RefusalPart",
     "StreamOptions",
     "TextPart",
+    "Tool",
+    "ToolChoice",
     "parse_chat_request",
 ]
 
@@ -37,9 +44,6 @@ INERT_FIELDS = frozenset(
 """OpenAI's fields that are accepted and change nothing."""
 
 _NOT_HERE = {
-    "tools": "tools are not supported",
-    "tool_choice": "tools are not supported",
-    "parallel_tool_calls": "tools are not supported",
     "functions": "functions are not supported",
     "function_call": "functions are not supported",
     "audio": "only text is supported",
@@ -61,6 +65,7 @@ hundreds of thousands, which take the event loop a second to check and to report
 MAX_KEYS = 2_000
 """Most keys of one object in a body; above the longest `logit_bias`, so that this one is still refused by name."""
 _Text = Annotated[str, Field(max_length=1_000_000)]
+_FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class _Strict(BaseModel):
@@ -74,20 +79,82 @@ class TextPart(_Strict):
     text: _Text
 
 
-class Message(_Strict):
-    """One message of the conversation."""
+class RefusalPart(_Strict):
+    """A part of an assistant's message that says that it refused."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: _Text | Annotated[list[TextPart], Field(min_length=1, max_length=1000, fail_fast=True)] | None = None
+    type: Literal["refusal"]
+    refusal: _Text
+
+
+class CalledFunction(_Strict):
+    """Which function an assistant called, and with what: the arguments are the text that the model wrote."""
+
+    name: _FunctionName
+    arguments: _Text
+
+
+class Call(_Strict):
+    """A call of a tool in an assistant's message."""
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class Message(_Strict):
+    """One message of the conversation. Which fields go with which role is checked by `parse_chat_request`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        _Text | Annotated[list[TextPart | RefusalPart], Field(min_length=1, max_length=1000, fail_fast=True)] | None
+    ) = None
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     refusal: _Text | None = None
+    tool_calls: Annotated[list[Call], Field(min_length=1, max_length=128, fail_fast=True)] | None = None
+    tool_call_id: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
 
     @property
     def text(self) -> str:
         """The content as one string (an assistant's refusal counts as what it said)."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in self.content)
         return self.content if self.content is not None else (self.refusal or "")
+
+
+class Function(_Strict):
+    """A function that a model may call. Its parameters are a schema, of which `json_schema.py` must make sense."""
+
+    name: _FunctionName
+    description: _Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _can_be_read(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            require_schema(schema)
+        return schema
+
+
+class Tool(_Strict):
+    """A tool; only functions exist here."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(_Strict):
+    """The name of a function."""
+
+    name: _FunctionName
+
+
+class ToolChoice(_Strict):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
 
 
 class StreamOptions(_Strict):
@@ -164,6 +231,9 @@ class ChatRequest(_Strict):
     user: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     safety_identifier: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
     response_format: Form | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     reticent: Extension | None = None
 
     @property
@@ -201,6 +271,14 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
         request = ChatRequest.model_validate(document)
     except ValidationError as error:
         _refuse_first(error, document)
+    _check_fields(request)
+    for index, message in enumerate(request.messages):
+        _check_message(message, f"messages.{index}")
+    return request
+
+
+def _check_fields(request: ChatRequest) -> None:
+    """What one field says of another."""
     if request.user is not None and request.safety_identifier not in (None, request.user):
         _refuse("user and safety_identifier name different users.", "safety_identifier")
     if request.top_logprobs is not None and not request.logprobs:
@@ -208,7 +286,29 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
     form = request.response_format
     if form is not None and (form.type == "json_schema") is not (form.json_schema is not None):
         _refuse("response_format.json_schema goes with the type 'json_schema'.", "response_format.json_schema")
-    return request
+    choice, names = request.tool_choice, [tool.function.name for tool in request.tools or ()]
+    if len(set(names)) != len(names):
+        _refuse("Two tools have the same name.", "tools")
+    if not names and choice not in (None, "none"):
+        _refuse("tool_choice needs tools.", "tool_choice")
+    if isinstance(choice, ToolChoice) and choice.function.name not in names:
+        _refuse("tool_choice names a function that is not among the tools.", "tool_choice.function.name")
+
+
+def _check_message(message: Message, path: str) -> None:
+    """Which fields a message of its role may and must have."""
+    assistant, tool = message.role == "assistant", message.role == "tool"
+    if message.tool_calls is not None and not assistant:
+        _refuse_unknown(f"{path}.tool_calls")
+    if message.tool_call_id is not None and not tool:
+        _refuse_unknown(f"{path}.tool_call_id")
+    for name in ("tool_call_id", "content") if tool else ():
+        if getattr(message, name) is None:
+            _refuse(f"Missing required parameter: '{path}.{name}'.", f"{path}.{name}", "missing_required_parameter")
+    for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
+        if isinstance(part, RefusalPart) and not assistant:
+            place = f"{path}.content.{index}.type"
+            _refuse(f"Invalid value for '{place}': only text parts are supported.", place)
 
 
 def _load(body: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from reticent.plugin.candidates.positions import fitted, position
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
 from reticent.plugin.ports import Candidate, Position, Prompt, SamplingParameters
+from reticent.plugin.tools import ToolCall, new_call_id
 
 __all__ = ["EngineSource"]
 
@@ -44,8 +45,8 @@ class EngineSource:
         stops = self._chat.default_sampling_params.get("stop_token_ids")
         parameters = request.to_sampling_params(sampling.max_tokens, {"stop_token_ids": stops} if stops else {})
         param = "messages" if sampling.response_format is None else "response_format"
-        output = await self._generate(engine_input, parameters, param)
-        found = {o.index: _candidate(o, len(tokens), sampling) for o in output.outputs}
+        output = await self._generate(engine_input, parameters, param, self._reasoning(request, tokens))
+        found = {o.index: self._read(o, request, tokens, sampling) for o in output.outputs}
         lost = Candidate("", "error", 0, len(tokens))
         return [found.get(index, lost) for index in range(count)]
 
@@ -101,6 +102,7 @@ class EngineSource:
                 logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
                 seed=None if sampling.seed is None else (sampling.seed + offset) % 2**63,
                 response_format=None if sampling.response_format is None else dict(sampling.response_format.wire),
+                **({"tools": None} if sampling.tools is None else sampling.tools.wire()),
                 logprobs=True,
                 top_logprobs=sampling.top,
                 cache_salt=salt,
@@ -112,16 +114,60 @@ class EngineSource:
             # Raised by vLLM's checks of the prompt, before anything was drawn; its text speaks of the prompt alone.
             raise PromptRefused(f"The model cannot take these messages: {error}", "messages") from None
         if isinstance(result, ErrorResponse):
-            raise PromptRefused(result.error.message, "messages")
+            # A server without a parser of tool calls says so here.
+            raise PromptRefused(result.error.message, "messages" if sampling.tools is None else "tools")
         _, engine_inputs = result
         return request, engine_inputs[0]
 
-    async def _generate(self, engine_input: Any, parameters: Any, param: str = "messages") -> Any:
+    def _parser(self, request: Any) -> Any:
+        """vLLM's parser of reasoning and tool calls for one answer; None where the server was started without."""
+        if getattr(self._chat, "parser_cls", None) is None:
+            return None
+        return self._chat.parser_cls(
+            self._chat.renderer.tokenizer,
+            request.tools,
+            chat_template_kwargs=self._chat._effective_chat_template_kwargs(request),
+            model_config=self._chat.model_config,
+        )
+
+    def _reasoning(self, request: Any, tokens: list[int]) -> dict[str, Any]:
+        """What the engine must know of a model that reasons before it answers in a form."""
+        parser = self._parser(request)
+        if parser is None:
+            return {}
+        found: dict[str, Any] = self._chat._engine_reasoning_kwargs(
+            request, parser, self._chat._effective_chat_template_kwargs(request), tokens
+        )
+        return found
+
+    def _read(self, output: Any, request: Any, tokens: list[int], sampling: SamplingParameters) -> Candidate:
+        """A candidate from one output: what is left of its text when reasoning and calls are taken out, and the calls.
+
+        Of a model that only reasoned nothing is left: an empty candidate, whose reward is 0 by rule.
+        """
+        parser = self._parser(request)
+        if parser is None:
+            return _candidate(output, len(tokens), sampling)
+        parser.set_prompt_token_ids(tokens)
+        _, content, calls = parser.parse(
+            output.text,
+            request,
+            enable_auto_tools=self._chat.enable_auto_tools,
+            model_output_token_ids=output.token_ids,
+        )
+        made = tuple(ToolCall(call.id or new_call_id(), call.name, call.arguments) for call in calls or ())
+        if request.parallel_tool_calls is False:
+            made = made[:1]
+        return _candidate(output, len(tokens), sampling, content or "", made if sampling.tools is not None else ())
+
+    async def _generate(
+        self, engine_input: Any, parameters: Any, param: str = "messages", more: dict[str, Any] | None = None
+    ) -> Any:
         """Run one request to its end. The generator is closed in any case: an open one keeps the engine working.
 
         vLLM checks a request, its schema included, before the engine sees it. `param` is what is to blame then.
         """
-        stream = self._engine.generate(engine_input, parameters, f"reticent-{uuid.uuid4().hex}")
+        stream = self._engine.generate(engine_input, parameters, f"reticent-{uuid.uuid4().hex}", **(more or {}))
         last = None
         try:
             async with contextlib.aclosing(stream):
@@ -138,7 +184,15 @@ class EngineSource:
         return last
 
 
-def _candidate(output: Any, prompt_tokens: int, sampling: SamplingParameters) -> Candidate:
+def _candidate(
+    output: Any,
+    prompt_tokens: int,
+    sampling: SamplingParameters,
+    content: str | None = None,
+    calls: tuple[ToolCall, ...] = (),
+) -> Candidate:
+    """A candidate from an output, with `content` in its text's place where a parser has read it."""
+    text = output.text if content is None else content
     top = sampling.top_log_probabilities
     drawn = tuple(int(token) for token in output.token_ids)
     reason = output.finish_reason if output.finish_reason in ("stop", "length") else "error"
@@ -151,16 +205,17 @@ def _candidate(output: Any, prompt_tokens: int, sampling: SamplingParameters) ->
         tuple(sorted((float(found.logprob) for found in entry.values()), reverse=True)[:top])
         for entry, _ in zip(output.logprobs or [], tokens, strict=False)
     )
-    shown = None if sampling.shown is None else _positions(output, tokens, sampling.shown)
-    return Candidate(output.text, reason, len(drawn), prompt_tokens, chosen, tokens, largest if top else (), shown)
+    shown = None if sampling.shown is None else _positions(output, tokens, text, sampling.shown)
+    told = largest if top else ()
+    return Candidate(text, reason, len(drawn), prompt_tokens, chosen, tokens, told, shown, tool_calls=calls)
 
 
-def _positions(output: Any, tokens: tuple[int, ...], top: int) -> tuple[Position, ...]:
+def _positions(output: Any, tokens: tuple[int, ...], text: str, top: int) -> tuple[Position, ...]:
     found = []
     for entry, token in zip(output.logprobs or [], tokens, strict=False):
         told = {number: (value.decoded_token or "", float(value.logprob)) for number, value in entry.items()}
         found.append(position(told[token], list(told.values()), top))
-    return fitted(found, output.text)
+    return fitted(found, text)
 
 
 def _is_clients_fault(error: Exception) -> bool:

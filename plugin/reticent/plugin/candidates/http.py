@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletion
 from reticent.plugin.candidates.positions import before_stop, fitted, position
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
 from reticent.plugin.ports import Candidate, Position, Prompt, SamplingParameters
+from reticent.plugin.tools import ToolCall, new_call_id
 
 __all__ = ["HttpSource"]
 
@@ -68,7 +69,8 @@ class HttpSource:
     async def _forced(
         self, messages: tuple[dict[str, Any], ...] | None, answer: Candidate, salt: str
     ) -> tuple[float, ...]:
-        if messages is None or not answer.text:
+        # A call cannot be forced: its tokens stand in no text that an upstream could be given.
+        if messages is None or not answer.text or answer.tool_calls:
             return ()
         which = next(self._turn)
         plain = SamplingParameters(temperature=0.0, top_p=1.0, max_tokens=1)
@@ -144,6 +146,8 @@ class HttpSource:
             optional["top_logprobs"] = sampling.top
         if sampling.response_format is not None:
             optional["response_format"] = dict(sampling.response_format.wire)
+        if sampling.tools is not None:
+            optional |= sampling.tools.wire()
         if sampling.seed is not None:
             optional["seed"] = (sampling.seed + offset) % 2**63
         try:
@@ -182,6 +186,9 @@ def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, sampling: Sam
         table = table[:-1]
     chosen = tuple(float(entry.logprob) for entry in table)
     reason = choice.finish_reason if choice.finish_reason in ("stop", "length") else "error"
+    calls = _calls(choice.message) if sampling.tools is not None else ()
+    if calls and choice.finish_reason == "tool_calls":
+        reason = "stop"
     if text != told:
         reason = "stop"
     largest = tuple(
@@ -190,7 +197,13 @@ def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, sampling: Sam
     # A server that ignores the wish tells nothing, which is not the same as certainty.
     known = largest if top and all(largest) else ()
     shown = None if sampling.shown is None or not tells else _positions(table, text, sampling.shown)
-    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), known, shown)
+    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), known, shown, tool_calls=calls)
+
+
+def _calls(message: Any) -> tuple[ToolCall, ...]:
+    """The calls of functions that a message makes. Of another kind there is none: none was offered."""
+    found = [call for call in message.tool_calls or () if getattr(call, "function", None) is not None]
+    return tuple(ToolCall(c.id or new_call_id(), c.function.name or "", c.function.arguments or "") for c in found)
 
 
 def _positions(table: list[Any], text: str, top: int) -> tuple[Position, ...]:

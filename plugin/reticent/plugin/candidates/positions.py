@@ -34,16 +34,18 @@ def _token(text: str, log_probability: float) -> Token:
 def fitted(positions: Sequence[Position], text: str) -> tuple[Position, ...]:
     """The positions that begin inside `text`.
 
-    A source tells the tokens of a stop string and the one that ends an answer too; neither is part of the answer.
-    Where the tokens' texts do not spell the answer, nothing can be told apart, and all are kept.
+    A source tells the tokens of a stop string, of reasoning before the answer, and the one that ends it too; none of
+    them is part of the answer. Where the tokens' texts do not spell the answer, nothing can be told apart, and all are
+    kept.
     """
-    if not "".join(p.chosen.text for p in positions).startswith(text):
+    drawn = "".join(p.chosen.text for p in positions)
+    start = 0 if drawn.startswith(text) else drawn.rfind(text)
+    if start < 0:
         return tuple(positions)
     kept, begin = [], 0
     for found in positions:
-        if begin >= len(text):
-            break
-        kept.append(found)
+        if start <= begin < start + len(text):
+            kept.append(found)
         begin += len(found.chosen.text)
     return tuple(kept)
 
