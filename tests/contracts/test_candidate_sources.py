@@ -289,6 +289,30 @@ class TestHttpSource(CandidateSourceContract):
 
         run(story())
 
+    def test_null_candidates_are_empty_ones(self, address: str) -> None:
+        behave("null choices")
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                found = await source.draw(PLAIN, SAMPLING, 4, salt="t", offset=0)
+                assert [bool(c.text) for c in found] == [False, False, True, True]
+                assert [c.finish_reason for c in found] == ["error", "error", "stop", "stop"]
+
+        run(story())
+
+    def test_of_a_model_that_reasons_the_final_content_counts(self, address: str) -> None:
+        upstream = behave("reasons")
+        upstream.drawn = 0
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                found = await source.draw(PLAIN, SAMPLING, 4, salt="t", offset=0)
+                assert [c.text for c in found] == ["", "answer 2", "", "answer 4"]
+                assert "think" not in str([c.judged for c in found])
+                assert all(c.completion_tokens == 2 for c in found)
+
+        run(story())
+
     def test_a_candidate_that_was_cut_off_is_still_one(self, address: str) -> None:
         behave("well")
 

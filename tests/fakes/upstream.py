@@ -19,6 +19,8 @@ Mood = Literal[
     "broken",
     "every other fails",
     "strange",
+    "null choices",
+    "reasons",
 ]
 
 
@@ -57,6 +59,8 @@ class Upstream:
             count = 1
         words = sum(len((message["content"] or "").split()) for message in body["messages"])
         choices = [self._choice(index, body) for index in range(count)]
+        if self.mood == "null choices":
+            choices = [None, {**choices[0], "message": None}, *({**c, "index": None} for c in choices[2:])]
         answer: dict[str, Any] = {
             "id": "x",
             "object": "chat.completion",
@@ -86,6 +90,9 @@ class Upstream:
         words = ["answer", f" {self.drawn}"]
         logs = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": others} for word in words]
         message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self.mood == "reasons":
+            # Every second one ends while it still reasons.
+            message |= {"reasoning": "Let me think.", "content": None if self.drawn % 2 else content}
         if body.get("tools") and body.get("tool_choice") != "none":
             function = {"name": body["tools"][0]["function"]["name"], "arguments": f'{{"x": {self.drawn}}}'}
             message = {

@@ -141,7 +141,7 @@ WRONG = [
     ({**GOOD, "stream": "yes"}, "stream", "invalid_value"),
     ({**GOOD, "stream_options": {"usage": True}}, "stream_options.usage", "unknown_parameter"),
     ({**GOOD, "user": ""}, "user", "invalid_value"),
-    ({**GOOD, "user": "x" * 257}, "user", "invalid_value"),
+    ({**GOOD, "user": "x" * 1025}, "user", "invalid_value"),
     ({**GOOD, "user": 5}, "user", "invalid_value"),
     ({**GOOD, "user": "ann", "safety_identifier": "bob"}, "safety_identifier", "invalid_value"),
     ({**GOOD, "reticent": {"sigma": 0.1}}, "reticent.sigma", "unknown_parameter"),

@@ -187,7 +187,7 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
     evidence = tuple(request.reticent.evidence or ()) if request.reticent else ()
     if not all(text.strip() for text in evidence):
         raise BadRequest("Every piece of evidence must have text.", "reticent.evidence")
-    earlier = [_plain(message) for message in request.messages[:place]]
+    earlier = _instructed(request.messages[:place])
     form = "tools" if after else "conversation" if earlier else ""
     _require_length(last.text, evidence)
     if not evidence:
@@ -249,6 +249,24 @@ def _render(template: str, evidence: str, question: str) -> str:
         return head + question + tail + evidence + rest
     middle, _, after = rest.partition("{question}")
     return before + evidence + middle + question + after
+
+
+def _instructed(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages before the question; instructions that follow one another become one system message.
+
+    Many chat templates refuse a second system message, and pass over a developer's in silence.
+    """
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        plain = _plain(message)
+        if message.role == "developer":
+            plain["role"] = "system"
+        before = found[-1] if found else {}
+        if plain["role"] == "system" == before.get("role") and before.get("name") == plain.get("name"):
+            before["content"] += f"\n\n{plain['content']}"
+        else:
+            found.append(plain)
+    return found
 
 
 def _plain(message: Message) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from reticent.accounting.scope_ids import MAX_USER_NAME
 from reticent.plugin.errors import BadRequest
 from reticent.plugin.json_schema import require_schema
 from reticent.plugin.settings import RuleName
@@ -228,8 +229,8 @@ class ChatRequest(_Strict):
     best_of: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
-    safety_identifier: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    user: Annotated[str, Field(min_length=1, max_length=MAX_USER_NAME)] | None = None
+    safety_identifier: Annotated[str, Field(min_length=1, max_length=MAX_USER_NAME)] | None = None
     response_format: Form | None = None
     tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None

@@ -122,7 +122,8 @@ class HttpSource:
         answer = await self._call(which, list(prompt.messages), sampling, count, salt, offset, {})
         prompt_tokens = answer.usage.prompt_tokens if answer.usage else 0
         total = answer.usage.completion_tokens if answer.usage else 0
-        choices = sorted(answer.choices, key=lambda choice: choice.index)[:count]
+        # In the order in which they came: their numbers are the upstream's word, and the draws are independent.
+        choices = answer.choices[:count]
         return [_candidate(choice, prompt_tokens, total // len(choices), sampling) for choice in choices]
 
     async def _call(
@@ -175,6 +176,8 @@ class HttpSource:
 
 def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, sampling: SamplingParameters) -> Candidate:
     top = sampling.top_log_probabilities
+    if choice is None or choice.message is None:
+        return Candidate("", "error", tokens_guess, prompt_tokens)
     told = choice.message.content or ""
     text = before_stop(told, sampling.stop)
     table = choice.logprobs.content if choice.logprobs and choice.logprobs.content else []
