@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from reticent.plugin.candidates.engine import _candidate, _is_clients_fault
+from reticent.plugin.candidates.engine import EngineSource, _candidate, _is_clients_fault
 from reticent.plugin.ports import Candidate, SamplingParameters
+from reticent.plugin.tools import ToolUse
 
 
 def output(text: str, tokens: list[str], **more: Any) -> Any:
@@ -92,3 +93,76 @@ def test_vllms_own_class_of_client_errors_is_the_clients_fault() -> None:
     faults = [VLLMValidationError("x"), ValueError("x"), TypeError("x")]
     assert all(_is_clients_fault(error) for error in faults)
     assert not any(_is_clients_fault(error) for error in (RuntimeError("x"), OSError("x")))
+
+
+class Parser:
+    """A parser of vLLM's form: `<think>…</think>` is reasoning, a line `CALL name arguments` a call."""
+
+    def __init__(self, tokenizer: Any, tools: Any, *, chat_template_kwargs: Any, model_config: Any) -> None:
+        assert (tokenizer, chat_template_kwargs, model_config) == ("tokenizer", {"k": 1}, "config")
+        self.prompt: list[int] = []
+
+    def set_prompt_token_ids(self, tokens: list[int]) -> None:
+        self.prompt = tokens
+
+    def parse(
+        self, text: str, request: Any, *, enable_auto_tools: bool, model_output_token_ids: Any
+    ) -> tuple[str | None, str | None, list[Any] | None]:
+        assert self.prompt == [5, 6]
+        assert enable_auto_tools
+        reasoning, closed, content = text.partition("</think>")
+        if not closed:
+            return (text, None, None) if text.startswith("<think>") else (None, *self._calls(text))
+        return (reasoning, *self._calls(content))
+
+    def _calls(self, text: str) -> tuple[str | None, list[Any] | None]:
+        lines = text.splitlines()
+        words = [line.split(" ", 2) for line in lines if line.startswith("CALL ")]
+        calls = [SimpleNamespace(id=None, name=name, arguments=arguments) for _, name, arguments in words]
+        content = "\n".join(line for line in lines if not line.startswith("CALL "))
+        return content or None, calls or None
+
+
+def read(text: str, tokens: list[str], *, parallel: bool | None = None, tools: bool = True) -> Candidate:
+    """What the source makes of an output where vLLM has a parser."""
+    chat = SimpleNamespace(
+        parser_cls=Parser,
+        renderer=SimpleNamespace(tokenizer="tokenizer"),
+        model_config="config",
+        enable_auto_tools=True,
+        _effective_chat_template_kwargs=lambda request: {"k": 1},
+    )
+    use = ToolUse(({"type": "function", "function": {"name": "look"}},), None, parallel) if tools else None
+    request = SimpleNamespace(tools=None, parallel_tool_calls=parallel)
+    sampling = SamplingParameters(0.7, 1.0, 16, shown=0, tools=use)
+    return EngineSource(None, chat, "m")._read(output(text, tokens), request, [5, 6], sampling)
+
+
+def test_reasoning_is_neither_the_answer_nor_shown() -> None:
+    found = read("<think>Hm.</think>It is.", ["<think>", "Hm.", "</think>", "It", " is.", "<end>"])
+    assert found.text == "It is."
+    assert spelled(found) == ["It", " is."]
+    assert found.completion_tokens == 6
+    assert found.tool_calls == ()
+
+
+def test_an_answer_that_ends_inside_its_reasoning_is_empty() -> None:
+    found = read("<think>Hm. It", ["<think>", "Hm.", " It"])
+    assert (found.text, found.judged, spelled(found)) == ("", "", [])
+
+
+def test_calls_are_taken_out_of_the_text_and_named() -> None:
+    found = read('I look.\nCALL look {"x": 1}\nCALL look {"x": 2}', ["I look."])
+    assert found.text == "I look."
+    assert [call.arguments for call in found.tool_calls] == ['{"x": 1}', '{"x": 2}']
+    assert len({call.id for call in found.tool_calls}) == 2
+    assert all(call.id.startswith("call_") for call in found.tool_calls)
+
+
+def test_without_parallel_calls_the_first_one_counts() -> None:
+    text = 'CALL look {"x": 1}\nCALL look {"x": 2}'
+    assert len(read(text, ["CALL"], parallel=False).tool_calls) == 1
+
+
+def test_who_offers_no_tools_gets_no_calls() -> None:
+    assert read('Well.\nCALL look {"x": 1}', ["Well."], tools=False).tool_calls == ()
