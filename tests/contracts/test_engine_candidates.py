@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reticent.plugin.candidates.engine import EngineSource, _candidate, _is_clients_fault
-from reticent.plugin.ports import Candidate, SamplingParameters
+from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
 from reticent.plugin.tools import ToolUse
+from reticent.rewards import Subject
 
 
 def output(text: str, tokens: list[str], **more: Any) -> Any:
@@ -166,3 +168,29 @@ def test_without_parallel_calls_the_first_one_counts() -> None:
 
 def test_who_offers_no_tools_gets_no_calls() -> None:
     assert read('Well.\nCALL look {"x": 1}', ["Well."], tools=False).tool_calls == ()
+
+
+@pytest.mark.parametrize(("temperature", "drawn"), [(0.0, 1), (0.7, 4)])
+def test_without_a_temperature_one_candidate_is_drawn_and_stands_for_all(
+    monkeypatch: pytest.MonkeyPatch, temperature: float, drawn: int
+) -> None:
+    asked: list[int] = []
+
+    async def render(self: Any, messages: Any, sampling: Any, count: int, salt: str, offset: int) -> Any:
+        asked.append(count)
+        request = SimpleNamespace(to_sampling_params=lambda *_: None, tools=None, parallel_tool_calls=None)
+        return request, {"prompt_token_ids": [5, 6]}
+
+    async def generate(self: Any, *_: Any) -> Any:
+        return SimpleNamespace(outputs=[output(f"It {i}", ["It", f" {i}", "<end>"], index=i) for i in range(asked[0])])
+
+    monkeypatch.setattr(EngineSource, "_render", render)
+    monkeypatch.setattr(EngineSource, "_generate", generate)
+    engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=100))
+    chat = SimpleNamespace(default_sampling_params={}, parser_cls=None)
+    prompt = Prompt(({"role": "user", "content": "x"},), None, Subject("x"), "plain", "")
+    source = EngineSource(engine, chat, "m")
+    found = asyncio.run(source.draw(prompt, SamplingParameters(temperature, 1.0, 8), 4, salt="t", offset=0))
+    assert asked == [drawn]
+    assert len({c.text for c in found}) == drawn
+    assert len({id(c) for c in found}) == 4, "two candidates with the same text are two candidates"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from reticent.plugin.candidates.positions import fitted, position
@@ -32,7 +33,9 @@ class EngineSource:
         self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
     ) -> list[Candidate]:
         """See `CandidateSource.draw`."""
-        request, engine_input = await self._render(prompt.messages, sampling, count, salt, offset)
+        # Without a temperature all candidates are the same one, and vLLM refuses to draw it more than once.
+        different = 1 if sampling.temperature == 0.0 else count
+        request, engine_input = await self._render(prompt.messages, sampling, different, salt, offset)
         tokens = engine_input["prompt_token_ids"]
         room = int(self._engine.model_config.max_model_len) - len(tokens)
         if room < sampling.max_tokens:
@@ -43,12 +46,17 @@ class EngineSource:
                 "messages",
             )
         stops = self._chat.default_sampling_params.get("stop_token_ids")
-        parameters = request.to_sampling_params(sampling.max_tokens, {"stop_token_ids": stops} if stops else {})
         param = "messages" if sampling.response_format is None else "response_format"
+        try:
+            parameters = request.to_sampling_params(sampling.max_tokens, {"stop_token_ids": stops} if stops else {})
+        except Exception as error:
+            if not _is_clients_fault(error):
+                raise
+            raise PromptRefused(f"The engine refuses this request: {error}", param) from None
         output = await self._generate(engine_input, parameters, param, self._reasoning(request, tokens))
         found = {o.index: self._read(o, request, tokens, sampling) for o in output.outputs}
         lost = Candidate("", "error", 0, len(tokens))
-        return [found.get(index, lost) for index in range(count)]
+        return [replace(found.get(index if different == count else 0, lost)) for index in range(count)]
 
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         """See `CandidateSource.score_without_evidence`: the answer's own tokens after the prompt without evidence."""
