@@ -11,6 +11,7 @@ import pytest
 from reticent.plugin.candidates.http import HttpSource
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
 from reticent.plugin.ports import Candidate, CandidateSource, Prompt, SamplingParameters
+from reticent.plugin.response_format import ResponseFormat
 from reticent.rewards import Subject
 from tests.fakes.build import run
 from tests.fakes.parts import FakeSource
@@ -234,6 +235,39 @@ class TestHttpSource(CandidateSourceContract):
             "cache_salt": "tenant-a",
         }
 
+    def test_log_probabilities_are_asked_for_and_told_as_they_were_wished(self, address: str) -> None:
+        upstream = behave("well")
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                for shown, read in ((None, 0), (0, 0), (2, 0), (2, 10), (20, 10)):
+                    sampling = SamplingParameters(0.7, 1.0, 9, shown=shown, top_log_probabilities=read)
+                    (found,) = await source.draw(PLAIN, sampling, 1, salt="t", offset=0)
+                    assert upstream.requests[-1].get("top_logprobs", 0) == sampling.top
+                    assert all(len(row) == read for row in found.top_log_probabilities)
+                    if shown is None:
+                        assert found.positions is None
+                        continue
+                    assert found.positions is not None
+                    assert "".join(p.chosen.text for p in found.positions) == found.text
+                    assert all(len(p.top) == shown for p in found.positions)
+
+        run(story())
+
+    def test_a_form_is_asked_for_as_it_stood_in_the_request(self, address: str) -> None:
+        upstream = behave("well")
+        wire = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True}}
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                sampling = SamplingParameters(0.7, 1.0, 9, response_format=ResponseFormat(wire))
+                await source.draw(PLAIN, sampling, 2, salt="t", offset=0)
+                await source.draw(PLAIN, SAMPLING, 2, salt="t", offset=0)
+
+        run(story())
+        assert [r.get("response_format") for r in upstream.requests] == [wire, None]
+        assert "response_format" not in upstream.requests[1]
+
     @pytest.mark.parametrize(("mood", "first"), [("refuses n", 1 + 4), ("ignores n", 1 + 3)])
     def test_where_n_is_not_understood_single_calls_are_made_and_remembered(
         self, address: str, mood: Mood, first: int
@@ -276,6 +310,30 @@ class TestHttpSource(CandidateSourceContract):
             async with http_source(address) as source:
                 found = await source.draw(PLAIN, SAMPLING, 2, salt="t", offset=0)
                 assert [c.text for c in found] == ["", ""]
+
+        run(story())
+
+    def test_null_candidates_are_empty_ones(self, address: str) -> None:
+        behave("null choices")
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                found = await source.draw(PLAIN, SAMPLING, 4, salt="t", offset=0)
+                assert [bool(c.text) for c in found] == [False, False, True, True]
+                assert [c.finish_reason for c in found] == ["error", "error", "stop", "stop"]
+
+        run(story())
+
+    def test_of_a_model_that_reasons_the_final_content_counts(self, address: str) -> None:
+        upstream = behave("reasons")
+        upstream.drawn = 0
+
+        async def story() -> None:
+            async with http_source(address) as source:
+                found = await source.draw(PLAIN, SAMPLING, 4, salt="t", offset=0)
+                assert [c.text for c in found] == ["", "answer 2", "", "answer 4"]
+                assert "think" not in str([c.judged for c in found])
+                assert all(c.completion_tokens == 2 for c in found)
 
         run(story())
 

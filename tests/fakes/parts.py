@@ -6,12 +6,16 @@ Everything that they do is appended to one list of events, so that a test can sa
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reticent.accounting.ledger import ClaimRequest, Details, Reservation
 from reticent.accounting.store.sqlite import SqliteLedger
+from reticent.plugin.candidates.positions import position
 from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
+from reticent.plugin.tools import ToolCall
 from reticent.rewards import Subject
 
 __all__ = ["AGREEING", "FakeRewards", "FakeSource", "RecordingLedger"]
@@ -51,25 +55,38 @@ class FakeSource:
         self.told: tuple[float, ...] = (-0.5, -0.25)
         self.problem: BaseException | None = None
         self.closed = False
+        self.tells = True
+        self.calls: Callable[[int], tuple[ToolCall, ...]] = lambda index: ()
 
     async def draw(
         self, prompt: Prompt, sampling: SamplingParameters, count: int, *, salt: str, offset: int
     ) -> list[Candidate]:
         self.draws.append((count, salt, offset))
+        number = len(self.draws)
         self.prompts.append(prompt)
         self.sampled.append(sampling)
         self.events.append(f"draw {count}")
         if self.hold is not None:
             await self.hold.wait()
         await asyncio.sleep(0)
-        if len(self.draws) in self.fail:
-            raise self.fail[len(self.draws)]
-        return [self._candidate(offset + i, sampling.top_log_probabilities) for i in range(count)]
+        if number in self.fail:
+            raise self.fail[number]
+        return [self._candidate(offset + i, sampling) for i in range(count)]
 
-    def _candidate(self, index: int, top: int) -> Candidate:
+    def _candidate(self, index: int, sampling: SamplingParameters) -> Candidate:
         text = self.text(index)
+        top = sampling.top_log_probabilities
         largest = (tuple(-0.5 - k for k in range(top)),) * 2 if top else ()
-        return Candidate(text, self.finish, len(text.split()), 7, (-0.5, -0.25), (index, index + 1), largest)
+        found = Candidate(text, self.finish, len(text.split()), 7, (-0.5, -0.25), (index, index + 1), largest)
+        if sampling.tools is not None:
+            found = replace(found, tool_calls=self.calls(index), text="" if self.calls(index) else text)
+        if sampling.shown is None or not self.tells:
+            return found
+        # Pieces of three characters, across words; each with its length as its improbability.
+        pieces = [text[i : i + 3] for i in range(0, len(text), 3)]
+        others = [("one", -1.0), ("two", -2.0), ("six", -math.inf)]
+        shown = [position((piece, -float(len(piece))), others, sampling.shown) for piece in pieces]
+        return replace(found, positions=tuple(shown))
 
     async def score_without_evidence(self, prompt: Prompt, answer: Candidate, *, salt: str) -> tuple[float, ...]:
         self.events.append("bare pass")
@@ -114,13 +131,14 @@ class FakeRewards:
 
     async def score(self, subject: Subject, candidates: Sequence[str], *, patient: bool) -> list[float]:
         self.calls.append(tuple(candidates))
+        number = len(self.calls)
         self.patience.append(patient)
         self.subjects.append(subject)
         self.events.append(f"rewards {len(candidates)}")
         if self.hold is not None:
             await self.hold.wait()
-        if len(self.calls) in self.fail:
-            raise self.fail[len(self.calls)]
+        if number in self.fail:
+            raise self.fail[number]
         return [self.reward(text) for text in candidates]
 
     async def is_healthy(self) -> bool:

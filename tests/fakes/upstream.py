@@ -10,7 +10,18 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 __all__ = ["Upstream"]
 
-Mood = Literal["well", "refuses n", "ignores n", "null content", "no prompt", "broken", "every other fails", "strange"]
+Mood = Literal[
+    "well",
+    "refuses n",
+    "ignores n",
+    "null content",
+    "no prompt",
+    "broken",
+    "every other fails",
+    "strange",
+    "null choices",
+    "reasons",
+]
 
 
 @dataclass
@@ -46,8 +57,10 @@ class Upstream:
             return PlainTextResponse("<html>hello</html>")
         if self.mood == "ignores n":
             count = 1
-        words = sum(len(message["content"].split()) for message in body["messages"])
+        words = sum(len((message["content"] or "").split()) for message in body["messages"])
         choices = [self._choice(index, body) for index in range(count)]
+        if self.mood == "null choices":
+            choices = [None, {**choices[0], "message": None}, *({**c, "index": None} for c in choices[2:])]
         answer: dict[str, Any] = {
             "id": "x",
             "object": "chat.completion",
@@ -69,12 +82,28 @@ class Upstream:
 
     def _choice(self, index: int, body: dict[str, Any]) -> dict[str, Any]:
         self.drawn += 1
-        content = None if self.mood == "null content" else f"answer {self.drawn}"
-        largest = [{"token": f"w{k}", "logprob": -0.5 - k, "bytes": None} for k in range(body.get("top_logprobs", 0))]
-        logs = [{"token": "w", "logprob": -0.5, "bytes": None, "top_logprobs": largest}] * 2
+        content: str | None = None if self.mood == "null content" else f"answer {self.drawn}"
+        finish = "length" if body.get("max_tokens") == 2 else "stop"
+        others = [
+            {"token": f"other{k}", "logprob": -1.0 - k, "bytes": None} for k in range(body.get("top_logprobs") or 0)
+        ]
+        words = ["answer", f" {self.drawn}"]
+        logs = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": others} for word in words]
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self.mood == "reasons":
+            # Every second one ends while it still reasons.
+            message |= {"reasoning": "Let me think.", "content": None if self.drawn % 2 else content}
+        if body.get("tools") and body.get("tool_choice") != "none":
+            function = {"name": body["tools"][0]["function"]["name"], "arguments": f'{{"x": {self.drawn}}}'}
+            message = {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"up-{self.drawn}", "type": "function", "function": function}],
+            }
+            finish = "tool_calls"
         return {
             "index": index,
-            "finish_reason": "length" if body.get("max_tokens") == 2 else "stop",
-            "message": {"role": "assistant", "content": content},
+            "finish_reason": finish,
+            "message": message,
             "logprobs": {"content": logs, "refusal": None} if body.get("logprobs") else None,
         }

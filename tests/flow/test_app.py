@@ -60,7 +60,7 @@ BAD: list[tuple[str, dict[str, Any], int, str, str | None]] = [
         "invalid_value",
         "messages.0.content.0.type",
     ),
-    ("tools", {"json": chat_body(tools=[{"type": "function"}])}, 400, "unsupported_parameter", "tools"),
+    ("an image of an answer", {"json": chat_body(modalities=["image"])}, 400, "unsupported_parameter", "modalities"),
     ("bad JSON", {"content": b"{", "headers": JSON}, 400, "invalid_value", None),
     ("no body", {"content": b"", "headers": JSON}, 400, "invalid_value", None),
     ("deep JSON", {"content": b"[" * 100_000, "headers": JSON}, 400, "invalid_value", None),

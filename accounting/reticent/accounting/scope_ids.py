@@ -21,7 +21,7 @@ __all__ = ["MAX_USER_NAME", "ScopeKind", "dataset_scope", "scope_chain", "scope_
 
 ScopeKind = Literal["dataset", "tenant", "user"]
 
-MAX_USER_NAME: Final = 256  # characters
+MAX_USER_NAME: Final = 1024  # characters
 _MAX_ENCODED: Final = 96
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -48,7 +48,7 @@ def tenant_scope(dataset: str, tenant: str) -> str:
 
 
 def user_scope(dataset: str, tenant: str, user: str) -> str:
-    """Id of a user's scope under a tenant; ``user`` is any text of 1 to 256 characters."""
+    """Id of a user's scope under a tenant; ``user`` is any text of 1 to 1,024 characters."""
     raw = _user_bytes(user)
     encoded = quote(raw, safe="")
     if len(encoded) > _MAX_ENCODED:

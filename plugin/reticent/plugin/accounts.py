@@ -15,7 +15,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -122,7 +122,7 @@ class Accounts:
         self._pool.shutdown(wait=True)
 
     async def reserve(self, plan: Plan, request_id: str) -> Reservation:
-        """Hold the rule's worst case in the user's scope and its parents.
+        """Hold the worst case of all of the plan's choices, in one reservation, in the user's scope and its parents.
 
         Raises:
             Exhausted: too little left; nothing was written.
@@ -150,12 +150,13 @@ class Accounts:
             "private": int(plan.rule.private),
             "reward_max": self._lattice.reward_max,
             "sensitivity": self._lattice.sensitivity,
+            **({} if plan.choices == 1 else {"choices": plan.choices}),
         }
         reserve = partial(
             self._ledger.reserve,
             request_id,
             plan.scope,
-            plan.rule.worst_case,
+            plan.worst_case,
             lease_seconds=self._settings.ledger.lease_seconds,
             owner=self._owner,
             details=facts,
@@ -185,9 +186,14 @@ class Accounts:
             raise _conflict(error) from None
 
     async def settle(
-        self, reservation: Reservation, plan: Plan, selection: Selection, outcome: str, recording: bytes | None
+        self,
+        reservation: Reservation,
+        plan: Plan,
+        selections: Sequence[Selection],
+        outcome: str,
+        recording: bytes | None,
     ) -> tuple[Statement, ...]:
-        """Post the realised charge durably; return the accounts after it, leaf first.
+        """Post the realised charge of all selections durably; return the accounts after it, leaf first.
 
         `recording` is what the plan's idempotency key is answered with from then on, None where it has no key.
         Where only that reading fails, there are none: the answer is paid for, and is not thrown away for it.
@@ -200,16 +206,19 @@ class Accounts:
             ValueError: the reservation is another server's.
             Unavailable: the ledger cannot be written, or nobody can tell whether the charge was.
         """
-        details: dict[str, str | int | float] = {"outcome": outcome, "fallback": int(selection.fallback)}
-        if selection.halting_time is not None:
-            details["halting_time"] = selection.halting_time
+        charge = sum(selection.charge for selection in selections)
+        # Of several selections the number that fell back, and the halting times in order.
+        details: dict[str, str | int | float] = {"outcome": outcome, "fallback": sum(s.fallback for s in selections)}
+        halted = [s.halting_time for s in selections if s.halting_time is not None]
+        if halted:
+            details["halting_time"] = halted[0] if len(halted) == 1 else " ".join(map(str, halted))
         await self._settle(
             reservation,
-            selection.charge,
+            charge,
             partial(
                 self._ledger.settle,
                 reservation.reservation_id,
-                selection.charge,
+                charge,
                 details=details,
                 unprotected=not plan.rule.private,
                 answer=recording,

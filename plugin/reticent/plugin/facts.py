@@ -29,11 +29,17 @@ def server_facts(settings: Settings, head: RewardDescription, lattice: RewardLat
 
 def request_facts(server: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     """The server's facts and those of one request: rule and its parameters, sampling, form of the prompt, and its
-    subgroup if it has one."""
+    subgroup if it has one.
+
+    What only some requests ask for stands there only for those, so that it changes no other request's fingerprint, and
+    is covered by no certificate that was made without it. More than one choice is such a thing: each of them obeys the
+    same law, but whoever reads several has a better chance that a wrong one is among the accepted.
+    """
     return {
         **server,
         "selection": plan.rule.facts(),
         "sampling": plan.sampling.facts(),
         "prompt": {"form": plan.prompt.form, "template": plan.prompt.template},
         **({} if plan.subgroup is None else {SUBGROUP_FACT: plan.subgroup}),
+        **({} if plan.choices == 1 else {"choices": plan.choices}),
     }

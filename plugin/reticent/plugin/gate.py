@@ -26,7 +26,8 @@ class GateVerdict:
     Attributes:
         accepted: the certificate covers it and its score reaches the threshold.
         reason: why not: `no_certificate`, `certificate_expired`, `fingerprint_mismatch`, `score_below_threshold`,
-            `not_selected` (a base answer); None when accepted.
+            `not_selected` (a base answer), `no_valid_candidate` (none has the form that the request asks for); None
+            when accepted.
         detail: for people: which fields differ, when it expired.
         certificate: the certificate that was consulted.
         fingerprint: digest of the running configuration, "" where none was asked about.

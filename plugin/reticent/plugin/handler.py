@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,11 +26,32 @@ from reticent.plugin.ports import Candidate, CandidateSource, RewardSource
 from reticent.plugin.resolve import Plan
 from reticent.plugin.scoring import Scoring
 from reticent.plugin.selection.base import Selection
-from reticent.rewards.errors import WorkerError, WorkerUnavailable
+from reticent.plugin.session import Asked, Session
+from reticent.plugin.together import together
+from reticent.rewards.errors import WorkerError
 
-__all__ = ["Answer", "Handler", "Session"]
+__all__ = ["Answer", "Choice", "Handler", "Session"]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One released answer of a request.
+
+    Attributes:
+        chosen: the candidate that was selected, or a base sample.
+        outcome: `selected`, `base` or `abstained`.
+        verdict: the gate's.
+        score: the gate's score, None for a base answer.
+        selection: the rule's result, None for a base answer.
+    """
+
+    chosen: Candidate
+    outcome: str
+    verdict: GateVerdict
+    score: float | None
+    selection: Selection | None
 
 
 @dataclass(frozen=True)
@@ -39,78 +60,46 @@ class Answer:
 
     Attributes:
         plan: what was decided before.
-        chosen: the candidate that was selected, or a base sample.
-        outcome: `selected`, `base` or `abstained`.
-        verdict: the gate's.
-        score: the gate's score, None for a base answer.
-        selection: the rule's result, None for a base answer.
+        choices: as many as the plan asks for, selected independently of each other; at least one.
         statements: the accounts after settlement, leaf first.
         created: when it was made, seconds since 1970.
     """
 
     plan: Plan
-    chosen: Candidate
-    outcome: str
-    verdict: GateVerdict
-    score: float | None
-    selection: Selection | None
+    choices: tuple[Choice, ...]
     statements: tuple[Statement, ...]
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @property
+    def outcome(self) -> str:
+        """`selected` where any choice is, else `abstained` or `base`, which all of them are then."""
+        outcomes = {choice.outcome for choice in self.choices}
+        return "selected" if "selected" in outcomes else self.choices[0].outcome
 
-class Session:
-    """What a rule may do: draw, and ask for rewards as integers. Remembers whether it asked."""
+    @property
+    def selections(self) -> tuple[Selection, ...]:
+        """What the rule released, none for base answers."""
+        return tuple(choice.selection for choice in self.choices if choice.selection is not None)
 
-    def __init__(
-        self,
-        plan: Plan,
-        source: CandidateSource,
-        rewards: RewardSource,
-        lattice: RewardLattice,
-        m: Metrics,
-        top_log_probabilities: int = 0,
-    ) -> None:
-        self._plan = plan
-        self._sampling = replace(plan.sampling, top_log_probabilities=top_log_probabilities)
-        self._known: dict[int, tuple[Candidate, int]] = {}
-        self._source = source
-        self._rewards = rewards
-        self._lattice = lattice
-        self._metrics = m
-        self._drawn = 0
-        self.rewards_asked = False
+    @property
+    def charge(self) -> int:
+        """Realised charge of all choices together, in 1e-9 nat."""
+        return sum(selection.charge for selection in self.selections)
 
-    async def draw(self, count: int) -> list[Candidate]:
-        """Fresh candidates; the seed's offset moves on, so that chunks differ."""
-        with self._metrics.phase_seconds.labels(phase="draw").time():
-            found = await self._source.draw(
-                self._plan.prompt, self._sampling, count, salt=self._plan.caller.tenant.id, offset=self._drawn
-            )
-        self._drawn += count
-        self._metrics.candidates.inc(count)
-        return found
+    @property
+    def verdict(self) -> GateVerdict:
+        """The first choice's."""
+        return self.choices[0].verdict
 
-    async def rewards(self, candidates: Sequence[Candidate]) -> list[int]:
-        """Integer rewards, one a candidate, in one batch. A failed or empty candidate has reward 0, by rule."""
-        texts = [candidate.text for candidate in candidates]
-        asked_before, self.rewards_asked = self.rewards_asked, True
-        try:
-            with self._metrics.phase_seconds.labels(phase="score").time():
-                raw = await self._rewards.score(self._plan.prompt.subject, texts, patient=asked_before)
-        except WorkerUnavailable:
-            # Nothing was sent, so this call computed nothing; an earlier one may have.
-            self.rewards_asked = asked_before
-            raise
-        found = [self._lattice.quantise(reward) if text else 0 for reward, text in zip(raw, texts, strict=True)]
-        # By identity: two candidates with the same text are two candidates. The entry keeps its candidate alive.
-        self._known |= {id(c): (c, reward) for c, reward in zip(candidates, found, strict=True)}
-        return found
+    @property
+    def score(self) -> float | None:
+        """The first choice's."""
+        return self.choices[0].score
 
-    async def reward_of(self, candidate: Candidate) -> int:
-        """Integer reward of one candidate: known, or asked for now (a fallback sample has none yet)."""
-        if id(candidate) not in self._known:
-            await self.rewards([candidate])
-        return self._known[id(candidate)][1]
+    @property
+    def selection(self) -> Selection | None:
+        """The first choice's."""
+        return self.choices[0].selection
 
 
 class Handler:
@@ -171,30 +160,51 @@ class Handler:
             self._tell(plan, request_id, outcome, answer, time.perf_counter() - start)
 
     async def _answer(self, plan: Plan, request_id: str) -> Answer:
-        top = self._scoring.top_log_probabilities
-        session = Session(plan, self._source, self._rewards, self._lattice, self._metrics, top)
+        asked = Asked()
         try:
             with self._metrics.phase_seconds.labels(phase="reserve").time():
                 reservation = await self._accounts.reserve(plan, request_id)
         except Exhausted as exhausted:
-            return await self._exhausted(plan, session, exhausted.kind)
+            return await self._exhausted(plan, exhausted.kind)
         try:
-            selection = await plan.rule.select(session)
-            with self._metrics.phase_seconds.labels(phase="gate").time():
-                score = await self._scoring.score(plan, selection, session.reward_of)
-            verdict = self._gate.judge(request_facts(self._facts, plan), score)
-            outcome = "selected" if verdict.accepted or plan.gate == "observe" else "abstained"
-            answer = Answer(plan, selection.chosen, outcome, verdict, score, selection, ())
+            sessions = [self._session(plan, asked, index) for index in range(plan.choices)]
+            choices = await together([self._choose(plan, session) for session in sessions])
+            answer = Answer(plan, tuple(choices), ())
             recording = None if plan.claim is None else self._record(answer, request_id)
             with self._metrics.phase_seconds.labels(phase="settle").time():
-                statements = await self._accounts.settle(reservation, plan, selection, outcome, recording)
+                statements = await self._accounts.settle(
+                    reservation, plan, answer.selections, answer.outcome, recording
+                )
         except BaseException as error:  # noqa: BLE001 - also when cancelled, the reservation must end
-            given_up = self._accounts.abandon(
-                reservation, rewards_asked=session.rewards_asked, reason=type(error).__name__
-            )
+            rewards_asked = asked.calls > 0
+            given_up = self._accounts.abandon(reservation, rewards_asked=rewards_asked, reason=type(error).__name__)
             await asyncio.shield(given_up)
-            raise self._as_told(error, retry=not session.rewards_asked) from None
+            raise self._as_told(error, retry=not rewards_asked) from None
         return replace(answer, statements=statements)
+
+    def _session(self, plan: Plan, asked: Asked, index: int) -> Session:
+        """The session of one of a request's selections. They share no candidate, and no offset."""
+        return Session(
+            plan,
+            self._source,
+            self._rewards,
+            self._lattice,
+            self._metrics,
+            self._scoring.top_log_probabilities,
+            asked=asked,
+            begin=index * plan.rule.most_drawn,
+        )
+
+    async def _choose(self, plan: Plan, session: Session) -> Choice:
+        """One selection, and the gate's word on it."""
+        selection = await plan.rule.select(session)
+        if not selection.chosen.fit:
+            return Choice(selection.chosen, "abstained", _none_fit(), None, selection)
+        with self._metrics.phase_seconds.labels(phase="gate").time():
+            score = await self._scoring.score(plan, selection, session.reward_of)
+        verdict = self._gate.judge(request_facts(self._facts, plan), score)
+        outcome = "selected" if verdict.accepted or plan.gate == "observe" else "abstained"
+        return Choice(selection.chosen, outcome, verdict, score, selection)
 
     def _as_told(self, error: BaseException, *, retry: bool) -> BaseException:
         """What a client is told of a failure. Where it has cost the worst case, that it must not be repeated."""
@@ -212,14 +222,16 @@ class Handler:
             return ApiError("The server had an error while processing your request.", retry=False)
         return error
 
-    async def _exhausted(self, plan: Plan, session: Session, kind: str) -> Answer:
-        """A budget is spent: refuse, or give one base sample, for which no reward is read and nothing is charged."""
+    async def _exhausted(self, plan: Plan, kind: str) -> Answer:
+        """A budget is spent: refuse, or give base samples, for which no reward is read and nothing is charged."""
         if plan.on_exhausted == "refuse":
             raise BudgetRefused(f"The privacy budget of this {_SCOPE_WORDS[kind]} is spent.")
-        (sample,) = await session.draw(1)
+        samples = await self._session(plan, Asked(), 0).draw(plan.choices)
         verdict = GateVerdict(False, "not_selected", "A base-model answer is covered by no certificate.", None)
         statements = await self._accounts.statements(plan.scope)
-        return Answer(plan, sample, "base", verdict, None, None, statements)
+        verdicts = [verdict if sample.fit else _none_fit() for sample in samples]
+        choices = [Choice(sample, "base", told, None, None) for sample, told in zip(samples, verdicts, strict=True)]
+        return Answer(plan, tuple(choices), statements)
 
     def _tell(self, plan: Plan, request_id: str, outcome: str, answer: Answer | None, seconds: float) -> None:
         """Metrics and one log line, of nothing but what was released or is public."""
@@ -234,17 +246,23 @@ class Handler:
             "seconds": round(seconds, 4),
         }
         if answer is not None:
-            fields["gate"] = answer.verdict.reason or "accepted"
-        selection = answer.selection if answer is not None else None
-        if selection is not None:
-            self._metrics.charged.labels(rule=rule).inc(selection.charge / 1e9)
-            fields["charge_nats"] = selection.charge / 1e9
-            if selection.halting_time is not None:
-                self._metrics.halting_time.observe(selection.halting_time)
-                fields["halting_time"] = selection.halting_time
+            fields["gate"] = ", ".join(sorted({c.verdict.reason or "accepted" for c in answer.choices}))
+        if answer is not None and answer.selections:
+            self._metrics.charged.labels(rule=rule).inc(answer.charge / 1e9)
+            fields["charge_nats"] = answer.charge / 1e9
+            halted = [s.halting_time for s in answer.selections if s.halting_time is not None]
+            for halting_time in halted:
+                self._metrics.halting_time.observe(halting_time)
+            if halted:
+                fields["halting_time"] = halted[0] if len(halted) == 1 else halted
             if not plan.rule.private:
                 log.warning("tenant %s got an answer without privacy (rule %s)", tenant, rule)
         log.info("request", extra=fields)
 
 
 _SCOPE_WORDS = {"dataset": "data set", "tenant": "tenant", "user": "user"}
+
+
+def _none_fit() -> GateVerdict:
+    """Nothing that was drawn has the form that the request asks for: for every tenant there is no answer then."""
+    return GateVerdict(False, "no_valid_candidate", "No candidate had the form that the request asks for.", None)

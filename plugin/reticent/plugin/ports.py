@@ -6,9 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from reticent.plugin.response_format import ResponseFormat
+from reticent.plugin.tools import ToolCall, ToolUse, as_text
 from reticent.rewards import Subject
 
-__all__ = ["Candidate", "CandidateSource", "Prompt", "RewardSource", "SamplingParameters", "Verifier"]
+__all__ = [
+    "Candidate",
+    "CandidateSource",
+    "Position",
+    "Prompt",
+    "RewardSource",
+    "SamplingParameters",
+    "Token",
+    "Verifier",
+]
+
+MAX_TOP = 20
+"""Most of the largest log-probabilities that a server gives for a position: OpenAI's limit, and vLLM's default."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +34,8 @@ class Prompt:
         bare_messages: the same with the evidence removed and nothing else changed; None without evidence.
         subject: what the reward model and the scores judge an answer by.
         form: how the prompt was made: `evidence` for a single question over evidence, `plain` for one without,
-            `conversation-with-evidence` and `conversation` where other messages stand before it.
+            `conversation-with-evidence` and `conversation` where other messages stand before it, and
+            `tools-with-evidence` and `tools` where what tools gave stands after it.
         template: hash of the evidence template, "" without evidence.
     """
 
@@ -35,8 +50,9 @@ class Prompt:
 class SamplingParameters:
     """How the base model samples; public, the same for every candidate of a request.
 
-    `top_log_probabilities` is how many of the largest log-probabilities of each position are to come with it; it
-    changes no sample.
+    `top_log_probabilities` is how many of the largest log-probabilities of each position are to come with it.
+    `shown` is how many of the most probable tokens of each position the client asked to see, None where it asked for no
+    log-probabilities at all. Neither changes a sample.
     """
 
     temperature: float
@@ -48,9 +64,23 @@ class SamplingParameters:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     top_log_probabilities: int = 0
+    shown: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: ToolUse | None = None
+
+    @property
+    def top(self) -> int:
+        """How many of the largest log-probabilities of each position a source must ask for."""
+        # One more than is read: a sampled token that is not among the largest takes one of the places.
+        read = self.top_log_probabilities + 1 if self.top_log_probabilities else 0
+        return min(MAX_TOP, max(read, self.shown or 0))
 
     def facts(self) -> dict[str, Any]:
-        """The part that a certificate is bound to (a seed changes no law, so it is left out)."""
+        """The part that a certificate is bound to (a seed changes no law, so it is left out).
+
+        A form or tools that were asked for stand there only then, so that other requests' facts stay what they were.
+        """
+        form = self.response_format
         return {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -59,7 +89,33 @@ class SamplingParameters:
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
             "logit_bias": [list(pair) for pair in self.logit_bias],
+            **({} if form is None else {"response_format": dict(form.wire)}),
+            **({} if self.tools is None else self.tools.wire()),
         }
+
+    def fits(self, candidate: Candidate) -> bool:
+        """Whether a candidate is what the request asks for: its form, its way with tools. Depends on no reward."""
+        if self.tools is not None and not self.tools.fits(candidate.tool_calls):
+            return False
+        # A call stands in the place of an answer, and has a form of its own.
+        return self.response_format is None or bool(candidate.tool_calls) or self.response_format.fits(candidate.text)
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is shown: its text, its bytes (None where unknown), its log-probability (nats, finite)."""
+
+    text: str
+    utf8: tuple[int, ...] | None
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class Position:
+    """One place of an answer: the token that was drawn, and the most probable ones, descending."""
+
+    chosen: Token
+    top: tuple[Token, ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +123,7 @@ class Candidate:
     """One sampled answer. A failed or empty one is still a candidate: its text is empty.
 
     Attributes:
-        text: the answer.
+        text: the answer; of a reasoning model what it says in the end, "" where it says nothing.
         finish_reason: `stop`, `length`, or `error` for one that the engine could not finish.
         completion_tokens: tokens drawn for it.
         prompt_tokens: tokens of the prompt.
@@ -75,6 +131,10 @@ class Candidate:
         tokens: the engine's token ids, empty where the source does not tell.
         top_log_probabilities: the largest log-probabilities at each of those positions, descending (nats), as many as
             the sampling parameters ask for; empty where none were asked for, or the source does not tell.
+        positions: the tokens of the text, to be shown where they were asked for; None where they were not, or the
+            source does not tell.
+        fit: whether it has the form that the request asks for. One that has not is never chosen while another has.
+        tool_calls: calls of the request's tools that it makes.
     """
 
     text: str
@@ -84,6 +144,14 @@ class Candidate:
     log_probabilities: tuple[float, ...] = field(default=(), repr=False)
     tokens: tuple[int, ...] = field(default=(), repr=False)
     top_log_probabilities: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+    positions: tuple[Position, ...] | None = field(default=None, repr=False)
+    fit: bool = True
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def judged(self) -> str:
+        """What rewards and scores read: the text, and the calls by a declared rule (`tools.py::as_text`)."""
+        return as_text(self.text, self.tool_calls)
 
 
 class CandidateSource(Protocol):
@@ -99,7 +167,7 @@ class CandidateSource(Protocol):
             sampling: its parameters; with a seed, `offset` makes the draws of later chunks differ from earlier ones.
             count: how many, at least 1.
             salt: separates prefix caches (one per tenant).
-            offset: candidates already drawn for this request.
+            offset: place of the first among all candidates of this request; no two have the same.
 
         Raises:
             SourceUnavailable: the engine cannot be reached or is dead.

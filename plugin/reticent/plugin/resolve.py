@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from reticent.accounting.ledger import ClaimRequest
 from reticent.plugin.errors import BadRequest, Forbidden, ModelUnknown
 from reticent.plugin.ports import Prompt, SamplingParameters
+from reticent.plugin.response_format import ResponseFormat
 from reticent.plugin.selection.base import Rule
 from reticent.plugin.selection.rules import NONPRIVATE, RuleBook
 from reticent.plugin.settings import PromptSettings, SamplingSettings, Settings, TenantPolicy
 from reticent.plugin.tenants import Caller
-from reticent.plugin.wire import ChatRequest, Message
+from reticent.plugin.tools import ToolUse
+from reticent.plugin.wire import ChatRequest, Message, ToolChoice
 from reticent.rewards import Subject
 from reticent.rewards.encoders.grounded import evidence_sentences
 from reticent.rewards.protocol import MAX_CHARACTERS
@@ -51,6 +54,12 @@ class Plan:
     gate: Literal["abstain", "observe"]
     claim: ClaimRequest | None = None
     subgroup: str | None = None
+    choices: int = 1
+
+    @property
+    def worst_case(self) -> int:
+        """Largest possible charge of all choices together, in 1e-9 nat."""
+        return self.choices * self.rule.worst_case
 
     @property
     def scope(self) -> str:
@@ -84,6 +93,7 @@ def resolve(
         gate=_stricter(extension.gate if extension else None, policy.gate, "abstain"),
         claim=claim,
         subgroup=_subgroup(extension.subgroup if extension else None, policy),
+        choices=_choices(request, policy, settings),
     )
 
 
@@ -95,6 +105,14 @@ def _candidates(request: ChatRequest, policy: TenantPolicy, settings: Settings) 
     most = min(settings.selection.max_candidates, policy.max_candidates or settings.selection.max_candidates)
     if count > most:
         raise BadRequest(f"At most {most} candidates are allowed.", "reticent.candidates" if asked else "best_of")
+    return count
+
+
+def _choices(request: ChatRequest, policy: TenantPolicy, settings: Settings) -> int:
+    count = request.n or 1
+    most = min(settings.selection.max_choices, policy.max_choices or settings.selection.max_choices)
+    if count > most:
+        raise BadRequest(f"At most {most} choices are allowed.", "n")
     return count
 
 
@@ -129,6 +147,29 @@ def _sampling(request: ChatRequest, defaults: SamplingSettings) -> SamplingParam
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=tuple(bias),
         seed=request.seed,
+        response_format=_form(request),
+        tools=_tools(request),
+        shown=(request.top_logprobs or 0) if request.logprobs else None,
+    )
+
+
+def _form(request: ChatRequest) -> ResponseFormat | None:
+    """The form that answers must have; None for plain text, however that is said."""
+    form = request.response_format
+    if form is None or form.type == "text":
+        return None
+    return ResponseFormat(form.model_dump(by_alias=True, exclude_none=True))
+
+
+def _tools(request: ChatRequest) -> ToolUse | None:
+    """The tools that candidates may call; None where there are none."""
+    if not request.tools:
+        return None
+    choice = request.tool_choice
+    return ToolUse(
+        tuple(tool.model_dump(exclude_none=True) for tool in request.tools),
+        choice.model_dump() if isinstance(choice, ToolChoice) else choice,
+        request.parallel_tool_calls,
     )
 
 
@@ -138,20 +179,20 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
     The bare prompt has the same template with `no_evidence` in the evidence's place: what evidence lift compares with.
 
     Raises:
-        BadRequest: the conversation does not end with a user message, or that one is empty, or it or the evidence is
-            longer than the reward worker can score in a bearable time.
+        BadRequest: the conversation does not end with a user message, nor with what tools gave after one; or that one
+            is empty, or it or the evidence is longer than the reward worker can score in a bearable time.
     """
-    last = request.messages[-1]
-    if last.role != "user" or not last.text.strip():
-        raise BadRequest("The last message must be a user's, with text.", "messages")
+    place = _place_of_question(request.messages)
+    last, after = request.messages[place], [_plain(message) for message in request.messages[place + 1 :]]
     evidence = tuple(request.reticent.evidence or ()) if request.reticent else ()
     if not all(text.strip() for text in evidence):
         raise BadRequest("Every piece of evidence must have text.", "reticent.evidence")
-    earlier = [_plain(message) for message in request.messages[:-1]]
+    earlier = _instructed(request.messages[:place])
+    form = "tools" if after else "conversation" if earlier else ""
     _require_length(last.text, evidence)
     if not evidence:
-        messages = (*earlier, _plain(last))
-        return Prompt(messages, None, Subject(last.text, last.text, ()), "conversation" if earlier else "plain", "")
+        messages = (*earlier, _plain(last), *after)
+        return Prompt(messages, None, Subject(last.text, last.text, ()), form or "plain", "")
     joined = settings.evidence_separator.join(evidence)
     rendered = _render(settings.evidence_template, joined, last.text)
     if len(rendered) > MAX_CHARACTERS:  # Possible with a long template only.
@@ -163,12 +204,28 @@ def render_prompt(request: ChatRequest, settings: PromptSettings) -> Prompt:
         repr((settings.evidence_template, settings.evidence_separator, settings.no_evidence)).encode()
     ).hexdigest()
     return Prompt(
-        messages=(*earlier, {"role": "user", "content": rendered}),
-        bare_messages=(*earlier, {"role": "user", "content": bare}),
+        messages=(*earlier, {"role": "user", "content": rendered}, *after),
+        bare_messages=(*earlier, {"role": "user", "content": bare}, *after),
         subject=Subject(rendered, last.text, evidence),
-        form="conversation-with-evidence" if earlier else "evidence",
+        form=f"{form}-with-evidence" if form else "evidence",
         template=template,
     )
+
+
+def _place_of_question(messages: Sequence[Message]) -> int:
+    """Where the user's last message stands: at the end, or before the calls of tools and what they gave.
+
+    It is what evidence is put into, and what an answer is judged by.
+    """
+    known = {call.id for message in messages for call in message.tool_calls or ()}
+    for index, message in enumerate(messages):
+        if message.tool_call_id is not None and message.tool_call_id not in known:
+            raise BadRequest("No message before calls a tool by this name.", f"messages.{index}.tool_call_id")
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    ends = messages[-1].role in ("user", "tool")
+    if not ends or not users or not messages[users[-1]].text.strip():
+        raise BadRequest("The last message must be a user's, with text, or a tool's after one.", "messages")
+    return users[-1]
 
 
 def _require_length(question: str, evidence: tuple[str, ...]) -> None:
@@ -194,8 +251,32 @@ def _render(template: str, evidence: str, question: str) -> str:
     return before + evidence + middle + question + after
 
 
+def _instructed(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages before the question; instructions that follow one another become one system message.
+
+    Many chat templates refuse a second system message, and pass over a developer's in silence.
+    """
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        plain = _plain(message)
+        if message.role == "developer":
+            plain["role"] = "system"
+        before = found[-1] if found else {}
+        if plain["role"] == "system" == before.get("role") and before.get("name") == plain.get("name"):
+            before["content"] += f"\n\n{plain['content']}"
+        else:
+            found.append(plain)
+    return found
+
+
 def _plain(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.name is not None:
         plain["name"] = message.name
+    if message.tool_calls is not None:
+        # A message that only calls tools says nothing, which is not the same as an empty text.
+        plain["content"] = message.text or None
+        plain["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
     return plain

@@ -60,12 +60,12 @@ class Scoring:
         logs, ratios = await self._log_probabilities(plan, chosen)
         verifier = None
         if "verifier" in score.needs and self._verifier is not None:
-            verifier = await self._verifier.score(plan.prompt.subject, chosen.text)
+            verifier = await self._verifier.score(plan.prompt.subject, chosen.judged)
         inputs = ScoreInputs(
             question=plan.prompt.subject.question,
             evidence=plan.prompt.subject.evidence,
-            answer=chosen.text,
-            others=tuple(peer.text for peer in selection.peers),
+            answer=chosen.judged,
+            others=tuple(peer.judged for peer in selection.peers),
             mean_log_probability=math.fsum(logs) / len(logs) if logs else None,
             lift_log_ratios=ratios,
             prompt=plan.prompt.subject.prompt,
@@ -89,7 +89,7 @@ class Scoring:
         """
         needs, logs = self._gate.score.needs, chosen.log_probabilities
         salt = plan.caller.tenant.id
-        if not logs and chosen.text and needs & {"log_probabilities", "teacher_forced"}:
+        if not logs and chosen.judged and needs & {"log_probabilities", "teacher_forced"}:
             logs = await self._source.score_with_evidence(plan.prompt, chosen, salt=salt)
         if "teacher_forced" not in needs or plan.prompt.bare_messages is None:
             return logs, None

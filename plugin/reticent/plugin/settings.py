@@ -248,6 +248,8 @@ class SelectionSettings(_Section):
     rule: RuleName = "privbon"
     candidates: Annotated[int, Field(ge=1)] = 8
     max_candidates: Annotated[int, Field(ge=1, le=4096)] = 16
+    max_choices: Annotated[int, Field(ge=1, le=128)] = 8
+    """Most independent selections that one request may ask for (`n`); each is drawn, scored and charged."""
     noise_scale: Positive
     privitp: PrivItpSettings
 
@@ -328,6 +330,7 @@ class TenantPolicy(_Section):
     on_exhausted: Literal["base", "refuse"] = "refuse"
     gate: Literal["abstain", "observe"] = "abstain"
     max_candidates: Annotated[int, Field(ge=1)] | None = None
+    max_choices: Annotated[int, Field(ge=1)] | None = None
     subgroups: tuple[ScopeName, ...] = ()
     """Registered subgroups that this tenant's requests belong to. With one, all do; with several, each names its own;
     with none, no request belongs to any."""

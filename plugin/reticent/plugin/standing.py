@@ -31,8 +31,14 @@ __all__ = ["STANDINGS", "standings", "statement"]
 STANDINGS = ("accepting", "superseded", "mismatch", "expired", "withdrawn")
 """What can be said of a certificate now; "accepting" only where the gate lets answers through under it."""
 
-_EVIDENCE_FORMS = ("evidence", "conversation-with-evidence")
+_EVIDENCE_FORMS = ("evidence", "conversation-with-evidence", "tools-with-evidence")
 _CONVERSATIONS = ("conversation", "conversation-with-evidence")
+_TOOLS = ("tools", "tools-with-evidence")
+_CALL = {"id": "-", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_CALLED = [
+    {"role": "assistant", "content": None, "tool_calls": [_CALL]},
+    {"role": "tool", "content": "-", "tool_call_id": "-"},
+]
 
 
 def standings(core: Core, caller: Caller) -> list[dict[str, Any]]:
@@ -105,10 +111,12 @@ def _parts(facts: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str,
     match facts.get("prompt"):
         case {"form": form}:
             earlier = [{"role": "system", "content": "-"}] if form in _CONVERSATIONS else []
-            messages = [*earlier, {"role": "user", "content": "-"}]
+            messages = [*earlier, {"role": "user", "content": "-"}, *(_CALLED if form in _TOOLS else [])]
             yield {"messages": messages}, {"evidence": ["-"]} if form in _EVIDENCE_FORMS else {}
     if SUBGROUP_FACT in facts:
         yield {}, {"subgroup": facts[SUBGROUP_FACT]}
+    if "choices" in facts:
+        yield {"n": facts["choices"]}, {}
 
 
 def _least(caller: Caller) -> dict[str, Any]:

@@ -11,20 +11,31 @@ import re
 from itertools import islice
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from reticent.accounting.scope_ids import MAX_USER_NAME
 from reticent.plugin.errors import BadRequest
+from reticent.plugin.json_schema import require_schema
 from reticent.plugin.settings import RuleName
 
 __all__ = [
     "INERT_FIELDS",
     "MAX_KEYS",
     "MAX_VALUES",
+    "Call",
+    "CalledFunction",
     "ChatRequest",
+    "ChosenFunction",
     "Extension",
+    "Form",
+    "Function",
+    "JsonSchema",
     "Message",
+    "RefusalPart",
     "StreamOptions",
     "TextPart",
+    "Tool",
+    "ToolChoice",
     "parse_chat_request",
 ]
 
@@ -34,14 +45,8 @@ INERT_FIELDS = frozenset(
 """OpenAI's fields that are accepted and change nothing."""
 
 _NOT_HERE = {
-    "tools": "tools are not supported",
-    "tool_choice": "tools are not supported",
-    "parallel_tool_calls": "tools are not supported",
     "functions": "functions are not supported",
     "function_call": "functions are not supported",
-    "response_format": "only plain text answers are supported",
-    "logprobs": "log-probabilities are not supported",
-    "top_logprobs": "log-probabilities are not supported",
     "audio": "only text is supported",
     "modalities": "only text is supported",
     "prediction": "predicted outputs are not supported",
@@ -61,6 +66,7 @@ hundreds of thousands, which take the event loop a second to check and to report
 MAX_KEYS = 2_000
 """Most keys of one object in a body; above the longest `logit_bias`, so that this one is still refused by name."""
 _Text = Annotated[str, Field(max_length=1_000_000)]
+_FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class _Strict(BaseModel):
@@ -74,20 +80,82 @@ class TextPart(_Strict):
     text: _Text
 
 
-class Message(_Strict):
-    """One message of the conversation."""
+class RefusalPart(_Strict):
+    """A part of an assistant's message that says that it refused."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: _Text | Annotated[list[TextPart], Field(min_length=1, max_length=1000, fail_fast=True)] | None = None
+    type: Literal["refusal"]
+    refusal: _Text
+
+
+class CalledFunction(_Strict):
+    """Which function an assistant called, and with what: the arguments are the text that the model wrote."""
+
+    name: _FunctionName
+    arguments: _Text
+
+
+class Call(_Strict):
+    """A call of a tool in an assistant's message."""
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class Message(_Strict):
+    """One message of the conversation. Which fields go with which role is checked by `parse_chat_request`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        _Text | Annotated[list[TextPart | RefusalPart], Field(min_length=1, max_length=1000, fail_fast=True)] | None
+    ) = None
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     refusal: _Text | None = None
+    tool_calls: Annotated[list[Call], Field(min_length=1, max_length=128, fail_fast=True)] | None = None
+    tool_call_id: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
 
     @property
     def text(self) -> str:
         """The content as one string (an assistant's refusal counts as what it said)."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in self.content)
         return self.content if self.content is not None else (self.refusal or "")
+
+
+class Function(_Strict):
+    """A function that a model may call. Its parameters are a schema, of which `json_schema.py` must make sense."""
+
+    name: _FunctionName
+    description: _Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _can_be_read(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            require_schema(schema)
+        return schema
+
+
+class Tool(_Strict):
+    """A tool; only functions exist here."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(_Strict):
+    """The name of a function."""
+
+    name: _FunctionName
+
+
+class ToolChoice(_Strict):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
 
 
 class StreamOptions(_Strict):
@@ -95,6 +163,29 @@ class StreamOptions(_Strict):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class JsonSchema(_Strict):
+    """A schema for the answer, and its name. What of a schema is checked here: `json_schema.py`."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: _Text | None = None
+    definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    @field_validator("definition")
+    @classmethod
+    def _can_be_read(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            require_schema(schema)
+        return schema
+
+
+class Form(_Strict):
+    """The form that the answer must have."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
 class Extension(_Strict):
@@ -132,12 +223,18 @@ class ChatRequest(_Strict):
         ]
         | None
     ) = None
-    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
-    safety_identifier: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    user: Annotated[str, Field(min_length=1, max_length=MAX_USER_NAME)] | None = None
+    safety_identifier: Annotated[str, Field(min_length=1, max_length=MAX_USER_NAME)] | None = None
+    response_format: Form | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     reticent: Extension | None = None
 
     @property
@@ -175,9 +272,44 @@ def parse_chat_request(body: bytes, *, max_messages: int) -> ChatRequest:
         request = ChatRequest.model_validate(document)
     except ValidationError as error:
         _refuse_first(error, document)
+    _check_fields(request)
+    for index, message in enumerate(request.messages):
+        _check_message(message, f"messages.{index}")
+    return request
+
+
+def _check_fields(request: ChatRequest) -> None:
+    """What one field says of another."""
     if request.user is not None and request.safety_identifier not in (None, request.user):
         _refuse("user and safety_identifier name different users.", "safety_identifier")
-    return request
+    if request.top_logprobs is not None and not request.logprobs:
+        _refuse("top_logprobs needs logprobs to be true.", "top_logprobs")
+    form = request.response_format
+    if form is not None and (form.type == "json_schema") is not (form.json_schema is not None):
+        _refuse("response_format.json_schema goes with the type 'json_schema'.", "response_format.json_schema")
+    choice, names = request.tool_choice, [tool.function.name for tool in request.tools or ()]
+    if len(set(names)) != len(names):
+        _refuse("Two tools have the same name.", "tools")
+    if not names and choice not in (None, "none"):
+        _refuse("tool_choice needs tools.", "tool_choice")
+    if isinstance(choice, ToolChoice) and choice.function.name not in names:
+        _refuse("tool_choice names a function that is not among the tools.", "tool_choice.function.name")
+
+
+def _check_message(message: Message, path: str) -> None:
+    """Which fields a message of its role may and must have."""
+    assistant, tool = message.role == "assistant", message.role == "tool"
+    if message.tool_calls is not None and not assistant:
+        _refuse_unknown(f"{path}.tool_calls")
+    if message.tool_call_id is not None and not tool:
+        _refuse_unknown(f"{path}.tool_call_id")
+    for name in ("tool_call_id", "content") if tool else ():
+        if getattr(message, name) is None:
+            _refuse(f"Missing required parameter: '{path}.{name}'.", f"{path}.{name}", "missing_required_parameter")
+    for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
+        if isinstance(part, RefusalPart) and not assistant:
+            place = f"{path}.content.{index}.type"
+            _refuse(f"Invalid value for '{place}': only text parts are supported.", place)
 
 
 def _load(body: bytes) -> dict[str, Any]:
@@ -253,7 +385,7 @@ def _refuse_first(error: ValidationError, document: dict[str, Any]) -> NoReturn:
         _refuse_unknown(".".join(path))
     if first["type"] == "missing":
         _refuse(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-    if path[-1:] == ["type"] and first["type"] == "literal_error":
+    if path[0] == "messages" and path[-1] == "type" and first["type"] == "literal_error":
         _refuse(f"Invalid value for '{param}': only text parts are supported.", param)
     _refuse(f"Invalid value for '{param}': {first['msg']}.", param)
 

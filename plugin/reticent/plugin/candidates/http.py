@@ -10,8 +10,10 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletion
 
+from reticent.plugin.candidates.positions import before_stop, fitted, position
 from reticent.plugin.errors import PromptRefused, SourceUnavailable
-from reticent.plugin.ports import Candidate, Prompt, SamplingParameters
+from reticent.plugin.ports import Candidate, Position, Prompt, SamplingParameters
+from reticent.plugin.tools import ToolCall, new_call_id
 
 __all__ = ["HttpSource"]
 
@@ -67,7 +69,8 @@ class HttpSource:
     async def _forced(
         self, messages: tuple[dict[str, Any], ...] | None, answer: Candidate, salt: str
     ) -> tuple[float, ...]:
-        if messages is None or not answer.text:
+        # A call cannot be forced: its tokens stand in no text that an upstream could be given.
+        if messages is None or not answer.text or answer.tool_calls:
             return ()
         which = next(self._turn)
         plain = SamplingParameters(temperature=0.0, top_p=1.0, max_tokens=1)
@@ -119,9 +122,9 @@ class HttpSource:
         answer = await self._call(which, list(prompt.messages), sampling, count, salt, offset, {})
         prompt_tokens = answer.usage.prompt_tokens if answer.usage else 0
         total = answer.usage.completion_tokens if answer.usage else 0
-        choices = sorted(answer.choices, key=lambda choice: choice.index)[:count]
-        top = sampling.top_log_probabilities
-        return [_candidate(choice, prompt_tokens, total // len(choices), top) for choice in choices]
+        # In the order in which they came: their numbers are the upstream's word, and the draws are independent.
+        choices = answer.choices[:count]
+        return [_candidate(choice, prompt_tokens, total // len(choices), sampling) for choice in choices]
 
     async def _call(
         self,
@@ -140,9 +143,12 @@ class HttpSource:
             optional["stop"] = list(sampling.stop)
         if sampling.logit_bias:
             optional["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
-        if sampling.top_log_probabilities:
-            # One more than is read: a sampled token that is not among the largest may take one of the places.
-            optional["top_logprobs"] = sampling.top_log_probabilities + 1
+        if sampling.top:
+            optional["top_logprobs"] = sampling.top
+        if sampling.response_format is not None:
+            optional["response_format"] = dict(sampling.response_format.wire)
+        if sampling.tools is not None:
+            optional |= sampling.tools.wire()
         if sampling.seed is not None:
             optional["seed"] = (sampling.seed + offset) % 2**63
         try:
@@ -168,18 +174,44 @@ class HttpSource:
         return answer
 
 
-def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, top: int) -> Candidate:
-    text = choice.message.content or ""
+def _candidate(choice: Any, prompt_tokens: int, tokens_guess: int, sampling: SamplingParameters) -> Candidate:
+    top = sampling.top_log_probabilities
+    if choice is None or choice.message is None:
+        return Candidate("", "error", tokens_guess, prompt_tokens)
+    told = choice.message.content or ""
+    text = before_stop(told, sampling.stop)
     table = choice.logprobs.content if choice.logprobs and choice.logprobs.content else []
-    drawn = len(table) or tokens_guess
+    tells, drawn = bool(table), len(table) or tokens_guess
+    if text != told:
+        table = table[: len(_positions(table, text, 0))]
     # The token that ends an answer is no part of its text; the pass without evidence does not have it either.
     if choice.finish_reason == "stop" and table and "".join(entry.token for entry in table[:-1]) == text:
         table = table[:-1]
     chosen = tuple(float(entry.logprob) for entry in table)
     reason = choice.finish_reason if choice.finish_reason in ("stop", "length") else "error"
+    calls = _calls(choice.message) if sampling.tools is not None else ()
+    if calls and choice.finish_reason == "tool_calls":
+        reason = "stop"
+    if text != told:
+        reason = "stop"
     largest = tuple(
         tuple(sorted((float(found.logprob) for found in entry.top_logprobs), reverse=True)[:top]) for entry in table
     )
     # A server that ignores the wish tells nothing, which is not the same as certainty.
-    told = largest if top and all(largest) else ()
-    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), told)
+    known = largest if top and all(largest) else ()
+    shown = None if sampling.shown is None or not tells else _positions(table, text, sampling.shown)
+    return Candidate(text, reason, drawn, prompt_tokens, chosen, (), known, shown, tool_calls=calls)
+
+
+def _calls(message: Any) -> tuple[ToolCall, ...]:
+    """The calls of functions that a message makes. Of another kind there is none: none was offered."""
+    found = [call for call in message.tool_calls or () if getattr(call, "function", None) is not None]
+    return tuple(ToolCall(c.id or new_call_id(), c.function.name or "", c.function.arguments or "") for c in found)
+
+
+def _positions(table: list[Any], text: str, top: int) -> tuple[Position, ...]:
+    found = [
+        position((e.token, float(e.logprob)), [(other.token, float(other.logprob)) for other in e.top_logprobs], top)
+        for e in table
+    ]
+    return fitted(found, text)

@@ -131,7 +131,7 @@ def simulate(
         typer.echo(json.dumps(document, indent=2, allow_nan=False))
         return
     console = Console()
-    console.print(table(made, played, question, answers))
+    console.print(table(made, played, question, answers, console.width))
     if chosen is not None:
         for part in choice_tables(chosen):
             console.print(part)

@@ -155,6 +155,7 @@ def _queries(axes: Axes, made: Sequence[Row], beta: float | None, question: Ques
     if axes.lines:
         axes.set_xscale("log")
         axes.set_yscale("symlog", linthresh=1.0)
+        axes.set_ylim(bottom=0.0)
         scales = sorted(question.noise_scales)
         axes.set_xticks(scales, [f"{scale:g}" for scale in scales])
         axes.minorticks_off()

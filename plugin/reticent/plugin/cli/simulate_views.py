@@ -22,8 +22,16 @@ from reticent.plugin.cli.common import fail
 __all__ = ["choice_tables", "table", "write_csv"]
 
 
-def table(made: Sequence[Row], played: Sequence[Replicated] | None, question: Question, pool: Pool) -> RenderableType:
-    """One line a cell."""
+_COLUMNS = ("n", "σ", "β", "accuracy", "lift %", "proxy", "win", "gap", "t", "fallback", "charge", "queries")
+_NARROW = {"n", "σ", "β", "accuracy", "lift %", "t", "charge", "queries"}
+_WIDE = 112
+
+
+def table(
+    made: Sequence[Row], played: Sequence[Replicated] | None, question: Question, pool: Pool, width: int
+) -> RenderableType:
+    """One line a cell; on a console of less than 112 columns without proxy reward, win rate, gap and fallbacks."""
+    shown = [width >= _WIDE or name in _NARROW for name in _COLUMNS]
     draws = "n distinct answers" if question.distinct else "n answers with replacement"
     title = (
         f"{len(pool)} prompts, {draws}; charges at α = {question.alpha:.4g}, Δ = {question.sensitivity:g}; "
@@ -31,7 +39,7 @@ def table(made: Sequence[Row], played: Sequence[Replicated] | None, question: Qu
     )
     found = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     found.add_column("rule", no_wrap=True)
-    names = ["n", "σ", "β", "accuracy", "lift %", "proxy", "win", "gap", "t", "fallback", "charge", "queries"]
+    names = [name for name, is_shown in zip(_COLUMNS, shown, strict=True) if is_shown]
     for name in [*names, *(["played"] if played else [])]:
         found.add_column(name, justify="right", no_wrap=True)
     last = ""
@@ -40,14 +48,14 @@ def table(made: Sequence[Row], played: Sequence[Replicated] | None, question: Qu
             found.add_section()
         last = row.rule
         check = [_check(row, played[place])] if played else []
-        found.add_row(*_cells(row), *check)
+        cells = [cell for cell, is_shown in zip(_cells(row), shown, strict=True) if is_shown]
+        found.add_row(row.rule, *cells, *check)
     return found
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     lift = "–" if row.lift is None else f"{row.lift + 0.0:.1f} ± {row.lift_error or 0.0:.1f}"
     return (
-        row.rule,
         str(row.candidates),
         _number(row.noise_scale),
         _number(row.regularization),

@@ -8,11 +8,14 @@ from typing import Any, Protocol
 
 from reticent.plugin.ports import Candidate
 
-__all__ = ["Rule", "Selection", "SelectionSession"]
+__all__ = ["Rule", "Selection", "SelectionSession", "fit_of", "one_more"]
 
 
 class SelectionSession(Protocol):
-    """What a rule may do while it selects. It sees candidates and integer rewards, and nothing else."""
+    """What a rule may do while it selects. It sees candidates and integer rewards, and nothing else.
+
+    A candidate that is not `fit` is set aside before rewards are asked for: that does not depend on them.
+    """
 
     async def draw(self, count: int) -> list[Candidate]:
         """Fresh candidates from the base model."""
@@ -26,7 +29,7 @@ class Selection:
     """What a rule released, and what that costs.
 
     Attributes:
-        chosen: the answer.
+        chosen: the answer; one that is not `fit` where no candidate is, which is not to be released.
         peers: other candidates whose number and choice do not depend on rewards; scores may compare with them.
         charge: realised charge in 1e-9 nat; 0 for rules that are not private, which have no charge.
         halting_time: PrivITP's t (candidates looked at in phase 2), None for other rules. Released: it is paid for.
@@ -51,6 +54,8 @@ class Rule(Protocol):
     private: bool
     worst_case: int
     """Largest possible charge in 1e-9 nat."""
+    most_drawn: int
+    """Most candidates that one selection draws."""
 
     def facts(self) -> dict[str, Any]:
         """Name and every parameter: the part of the fingerprint that this rule is."""
@@ -60,3 +65,16 @@ class Rule(Protocol):
 
     async def select(self, session: SelectionSession) -> Selection:
         """Draw, score and choose."""
+
+
+def fit_of(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that have the form that the request asks for; all where it asks for none."""
+    return [candidate for candidate in candidates if candidate.fit]
+
+
+async def one_more(session: SelectionSession, again: int) -> Candidate:
+    """A fresh base sample; where it is not fit, the first of `again` more that is, if there is one."""
+    (sample,) = await session.draw(1)
+    if sample.fit:
+        return sample
+    return next(iter(fit_of(await session.draw(again))), sample)

@@ -37,6 +37,7 @@ class Gated:
         """αΔ²/(2σ_g²) in 1e-9 nat, rounded up."""
         self.name = rule.name
         self.private: bool = True
+        self.most_drawn = rule.most_drawn
         self.worst_case = rule.worst_case + self.gate_charge
 
     def facts(self) -> dict[str, Any]:

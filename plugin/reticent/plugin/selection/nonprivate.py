@@ -12,7 +12,8 @@ from typing import Any
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.noise import bernoulli, uniform_index
-from reticent.plugin.selection.base import Selection, SelectionSession
+from reticent.plugin.selection.base import Selection, SelectionSession, fit_of, one_more
+from reticent.plugin.selection.privitp import normalizer_of
 
 __all__ = ["ITP", "BoN"]
 
@@ -26,6 +27,7 @@ class BoN:
 
     def __init__(self, *, candidates: int) -> None:
         self._candidates = candidates
+        self.most_drawn = candidates
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters."""
@@ -37,7 +39,10 @@ class BoN:
 
     async def select(self, session: SelectionSession) -> Selection:
         """One draw, one batch of rewards, the maximum."""
-        candidates = await session.draw(self._candidates)
+        drawn = await session.draw(self._candidates)
+        candidates = fit_of(drawn)
+        if not candidates:
+            return Selection(drawn[0], (), charge=0)
         rewards = await session.rewards(candidates)
         best = [i for i, reward in enumerate(rewards) if reward == max(rewards)]
         index = best[uniform_index(len(best))]
@@ -54,6 +59,7 @@ class ITP:
     def __init__(self, lattice: RewardLattice, mechanism: Mechanism) -> None:
         self._lattice = lattice
         self._mechanism = mechanism
+        self.most_drawn = 3 * mechanism.candidates + 1
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters."""
@@ -71,11 +77,15 @@ class ITP:
         """n candidates for λ*, n fresh ones for the answer, drawn together; one more base sample where none passes."""
         n = self._mechanism.candidates
         drawn = await session.draw(2 * n)
-        rewards = await session.rewards(drawn)
-        level = self._mechanism.normalizer(rewards[:n], self._lattice.to_units(self._mechanism.regularization))
-        for t, (candidate, reward) in enumerate(zip(drawn[n:], rewards[n:], strict=True), start=1):
+        first, second = fit_of(drawn[:n]), fit_of(drawn[n:])
+        if not first:
+            return Selection(drawn[0], (), charge=0)
+        rewards = await session.rewards([*first, *second])
+        known = len(first)
+        level = normalizer_of(self._mechanism, rewards[:known], self._lattice)
+        for t, (candidate, reward) in enumerate(zip(second, rewards[known:], strict=True), start=1):
             weight = max(Fraction(0), (reward - level) / (self._lattice.units_max - level))
             if bernoulli(float(weight)):
-                return Selection(candidate, tuple(drawn[:n]), charge=0, halting_time=t)
-        (fallback,) = await session.draw(1)
-        return Selection(fallback, tuple(drawn[:n]), charge=0, halting_time=n, fallback=True)
+                return Selection(candidate, tuple(first), charge=0, halting_time=t)
+        fallback = await one_more(session, n)
+        return Selection(fallback, tuple(first), charge=0, halting_time=n, fallback=True)

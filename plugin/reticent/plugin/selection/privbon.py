@@ -7,7 +7,7 @@ from typing import Any
 from reticent.accounting.charges import privbon
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.noise import noisy_argmax
-from reticent.plugin.selection.base import Selection, SelectionSession
+from reticent.plugin.selection.base import Selection, SelectionSession, fit_of
 
 __all__ = ["PrivBoN"]
 
@@ -36,6 +36,7 @@ class PrivBoN:
         self._order = order
         self.worst_case = self._mechanism.charge_rounded_up(order)
         """The charge: it is the same for every outcome."""
+        self.most_drawn = candidates
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters."""
@@ -46,8 +47,14 @@ class PrivBoN:
         return {"accounting": "bounded_range", "order": self._order}
 
     async def select(self, session: SelectionSession) -> Selection:
-        """One draw of n, one batch of rewards, one noisy maximum."""
-        candidates = await session.draw(self._mechanism.candidates)
+        """One draw of n, one batch of rewards, one noisy maximum.
+
+        Over fewer than n candidates, where some are not fit, the charge is that of n: an upper bound.
+        """
+        drawn = await session.draw(self._mechanism.candidates)
+        candidates = fit_of(drawn)
+        if not candidates:
+            return Selection(drawn[0], (), charge=0)
         rewards = await session.rewards(candidates)
         index = noisy_argmax(rewards, self._lattice.to_units(self._mechanism.noise_scale))
         peers = (*candidates[:index], *candidates[index + 1 :])

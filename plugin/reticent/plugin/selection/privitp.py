@@ -7,6 +7,9 @@ first acceptance. The first chunk does not depend on the threshold, so it is dra
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from reticent.accounting.charges.acceptance import AcceptanceLaw
@@ -14,9 +17,9 @@ from reticent.accounting.charges.privitp import PhaseTwoAccounting
 from reticent.accounting.charges.privitp import PrivITP as Mechanism
 from reticent.accounting.lattice import RewardLattice
 from reticent.accounting.noise import bernoulli_rarer, discrete_gaussian
-from reticent.plugin.selection.base import Selection, SelectionSession
+from reticent.plugin.selection.base import Selection, SelectionSession, fit_of, one_more
 
-__all__ = ["PrivITP"]
+__all__ = ["PrivITP", "normalizer_of"]
 
 
 class PrivITP:
@@ -54,6 +57,7 @@ class PrivITP:
         self._phase_one = mechanism.threshold_charge_rounded_up(order)
         self.worst_case = self._phase_one + mechanism.worst_sampling_charge_supremum_rounded_up(accounting, order)
         """Phase 1 and the certified supremum of phase 2 over every threshold (one-stage admission)."""
+        self.most_drawn = 3 * mechanism.candidates + 1
 
     def facts(self) -> dict[str, Any]:
         """Rule and parameters. The chunk is left out: it changes when candidates are drawn, not which law they obey."""
@@ -72,31 +76,39 @@ class PrivITP:
         return {"accounting": self._accounting, "order": self._order}
 
     async def select(self, session: SelectionSession) -> Selection:
-        """Phase 1 and the first chunk together, then chunk after chunk until one is accepted or n were looked at."""
+        """Phase 1 and the first chunk together, then chunk after chunk until one is accepted or n were drawn.
+
+        Candidates that are not fit are passed over in both phases, and are no rounds. λ* of fewer than n moves by Δ at
+        most all the same, and fewer rounds cost less, so that the charges bound what is released.
+        """
         n = self._mechanism.candidates
         drawn = await session.draw(n + min(self._chunk, n))
-        rewards = await session.rewards(drawn)
-        threshold = self._release_threshold(rewards[:n])
+        first, pool = fit_of(drawn[:n]), fit_of(drawn[n:])
+        if not first:
+            return Selection(drawn[0], (), charge=0)
+        rewards = await session.rewards([*first, *pool])
+        threshold = self._release_threshold(rewards[: len(first)])
         law = self._mechanism.acceptance_law(threshold)
-        pool, pool_rewards = drawn[n:], rewards[n:]
-        looked_at, chunk = 0, self._chunk
+        pool_rewards = rewards[len(first) :]
+        looked_at, chunk, begun = 0, self._chunk, len(drawn) - n
         while True:
             for candidate, reward in zip(pool, pool_rewards, strict=True):
                 looked_at += 1
                 if self._accepts(law, reward):
                     charge = self._charge(threshold, looked_at, fallback=False)
-                    return Selection(candidate, tuple(drawn[:n]), charge, halting_time=looked_at)
-            if looked_at == n:
-                (fallback,) = await session.draw(1)
+                    return Selection(candidate, tuple(first), charge, halting_time=looked_at)
+            if begun == n:
+                fallback = await one_more(session, n)
                 charge = self._charge(threshold, n, fallback=True)
-                return Selection(fallback, tuple(drawn[:n]), charge, halting_time=n, fallback=True)
-            chunk = min(2 * chunk, n - looked_at)
-            pool = await session.draw(chunk)
-            pool_rewards = await session.rewards(pool)
+                return Selection(fallback, tuple(first), charge, halting_time=n, fallback=True)
+            chunk = min(2 * chunk, n - begun)
+            begun += chunk
+            pool = fit_of(await session.draw(chunk))
+            pool_rewards = await session.rewards(pool) if pool else []
 
     def _release_threshold(self, rewards: list[int]) -> float:
         """λ: the exact normaliser rounded down to a granule, plus discrete Gaussian noise, clamped."""
-        normalizer = self._mechanism.normalizer(rewards, self._lattice.to_units(self._mechanism.regularization))
+        normalizer = normalizer_of(self._mechanism, rewards, self._lattice)
         noise = discrete_gaussian(self._lattice.to_units(self._mechanism.threshold_noise))
         return self._mechanism.clamp(self._lattice.from_units(math.floor(normalizer) + noise))
 
@@ -108,3 +120,9 @@ class PrivITP:
         return self._phase_one + self._mechanism.sampling_charge_rounded_up(
             threshold, halting_time, fallback, self._accounting, self._order
         )
+
+
+def normalizer_of(mechanism: Mechanism, rewards: Sequence[int], lattice: RewardLattice) -> Fraction:
+    """λ* of as many rewards as there are, n or fewer; at least one. It moves by at most Δ however many there are."""
+    of_these = replace(mechanism, candidates=len(rewards))
+    return of_these.normalizer(rewards, lattice.to_units(mechanism.regularization))

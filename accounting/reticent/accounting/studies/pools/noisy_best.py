@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, ndtr
+from scipy.special import comb, gammaln, ndtr
 
 from reticent.accounting.errors import InvalidQuantityError
 from reticent.accounting.planning.laws import Floats
@@ -77,10 +77,18 @@ def distinct_best(groups: Groups, candidates: Sequence[int], noise_scale: float,
     nodes = len(law)
     # Row k: e_k of the answers so far, then its derivative towards f times each column.
     rows = np.zeros((most + 1, 1 + COLUMNS, nodes))
-    rows[0, 0] = 1.0
     spare, towards = np.empty_like(rows), np.empty((most + 1, COLUMNS, nodes))
-    done = 0
-    for k, count in enumerate(groups.counts.astype(np.int64).tolist()):
+    # The order is free, and the first group's part is known: C(c, k) F^k, and its derivative.
+    first, *rest = np.argsort(-groups.counts, kind="stable").tolist()
+    done = int(groups.counts[first])
+    top = min(done, most)
+    size_of_set = np.arange(top + 1)[:, None]
+    ways, powers = comb(done, size_of_set), law[:, first] ** size_of_set
+    rows[: top + 1, 0] = ways * powers
+    slope = groups.means[first][:, None] * density[:, first]
+    rows[1 : top + 1, 1:] = (size_of_set[1:] * ways[1:] * powers[:-1])[:, None] * slope
+    for k in rest:
+        count = int(groups.counts[k])
         accept, slope = np.ascontiguousarray(law[:, k]), groups.means[k][:, None] * density[:, k]
         for _ in range(count):
             top = min(done + 1, most)
