@@ -100,7 +100,7 @@ def test_a_fallback_sample_is_given_its_reward_before_it_is_judged(tmp_path: Pat
                 answer = await w.answer("lenient", reticent={"rule": "privitp"})
                 assert answer.selection is not None
                 if answer.selection.fallback:
-                    assert rewards.calls[-1] == (answer.chosen.text,)
+                    assert rewards.calls[-1] == (answer.choices[0].chosen.text,)
                     assert len(rewards.calls) > before + 1
                     return
         pytest.fail("no fallback in 40 answers")
