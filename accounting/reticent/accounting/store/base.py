@@ -37,10 +37,8 @@ from reticent.accounting.store.claims import checked_claim, checked_digest, clai
 from reticent.accounting.store.commit import GroupCommitter, Outcome, apply_all
 from reticent.accounting.store.operations import (
     BeginJournal,
-    EraseExpiredClaims,
     ExtendLease,
     Forfeit,
-    ForfeitExpired,
     Grant,
     MarkScored,
     OpenDataset,
@@ -53,6 +51,7 @@ from reticent.accounting.store.operations import (
     Settle,
 )
 from reticent.accounting.store.rows import Reads, Rows
+from reticent.accounting.store.upkeep import EraseExpiredClaims, ForfeitExpired
 
 __all__ = ["OperationLedger", "wall_clock_us"]
 

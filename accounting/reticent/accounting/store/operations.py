@@ -46,10 +46,8 @@ from reticent.accounting.store.work import Account, UnitOfWork
 
 __all__ = [
     "BeginJournal",
-    "EraseExpiredClaims",
     "ExtendLease",
     "Forfeit",
-    "ForfeitExpired",
     "Grant",
     "MarkScored",
     "OpenDataset",
@@ -480,36 +478,3 @@ class Forfeit(_OfReservation):
         held = _still_open(work, self.reservation_id)
         payload = {"reservation": self.reservation_id, "charge": held.worst_case, "reason": self.reason}
         return _close(work, held, "forfeited", held.worst_case, work.append("forfeited", canonical(payload)))
-
-
-@dataclass(frozen=True, slots=True)
-class ForfeitExpired:
-    """Forfeits at most ``limit``, so that no transaction holds up requests for long."""
-
-    alone: ClassVar[bool] = True
-    content: ClassVar[int] = 0
-    expired_us: int
-    limit: int
-
-    def foresee(self, wanted: Wanted) -> None:
-        pass
-
-    def apply(self, work: UnitOfWork, now_us: int) -> tuple[Reservation, ...]:
-        late = work.expired(self.expired_us, self.limit)
-        return tuple(Forfeit(held.reservation_id, "lease expired").apply(work, now_us) for held in late)
-
-
-@dataclass(frozen=True, slots=True)
-class EraseExpiredClaims:
-    """Erases at most ``limit``. Nothing of the journal or a balance depends on it, so it leaves no entry."""
-
-    alone: ClassVar[bool] = True
-    content: ClassVar[int] = 0
-    expired_us: int
-    limit: int
-
-    def foresee(self, wanted: Wanted) -> None:
-        pass
-
-    def apply(self, work: UnitOfWork, now_us: int) -> int:
-        return work.erase_expired_claims(self.expired_us, self.limit)
