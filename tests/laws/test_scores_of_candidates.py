@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reticent.rewards.encoders.base import FeatureMatrix
@@ -253,6 +253,8 @@ def test_a_score_is_rebuilt_from_its_facts(score: Score) -> None:
         build_score(score.name, {**facts["constants"], "surplus": 1})
 
 
+@example("", [], [], 0.0, 0.0, [9e307, 9e307])
+@example("", [], [], 0.0, 0.0, [math.inf, -math.inf])
 @given(
     st.text(max_size=40),
     st.lists(st.text(max_size=20), max_size=4),

@@ -67,7 +67,8 @@ class ScoreInputs:
         ratios = self.lift_log_ratios
         if self.mean_log_probability is None or not ratios:
             return None
-        return self.mean_log_probability - math.fsum(ratios) / len(ratios)
+        # A plain sum: whatever an engine says gives a number, or none (NaN), and never an exception as `fsum` does.
+        return self.mean_log_probability - sum(ratio / len(ratios) for ratio in ratios)
 
 
 class Score(Protocol):
