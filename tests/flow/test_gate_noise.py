@@ -46,10 +46,14 @@ def test_worst_case_and_charge_grow_by_the_charge_of_the_noise(tmp_path: Path, r
             async with world(folder, _wide(changes)) as w:
                 plan = w.plan("lenient", reticent={"rule": rule})
                 answer = await w.answer("lenient", reticent={"rule": rule})
-                assert answer.selection is not None
-                found[name] = (plan.rule.worst_case, answer.selection.charge, answer.selection.halting_time)
+                assert answer.choices[0].selection is not None
+                found[name] = (
+                    plan.rule.worst_case,
+                    answer.choices[0].selection.charge,
+                    answer.choices[0].selection.halting_time,
+                )
                 sensitivity = w.core.accounts._lattice.sensitivity
-                assert w.scopes("lenient")["user"].spent == answer.selection.charge
+                assert w.scopes("lenient")["user"].spent == answer.choices[0].selection.charge
                 (reserved,) = (payload for kind, payload in w.journal() if kind == "reserved")
                 assert reserved["worst_case"] == plan.rule.worst_case
                 assert reserved["details"].get("gate_noise") == (SIGMA if name == "noisy" else None)
@@ -81,7 +85,7 @@ def test_the_score_is_the_reward_with_gaussian_noise_clipped(tmp_path: Path) -> 
     async def story() -> list[float]:
         async with world(tmp_path, _wide(NOISY), rewards=FakeRewards(reward=lambda text: 0.5)) as w:
             answers = [await w.answer("lenient") for _ in range(120)]
-        return [answer.score or 0.0 for answer in answers]
+        return [answer.choices[0].score or 0.0 for answer in answers]
 
     scores = run(story())
     assert all(0.0 <= score <= 1.0 for score in scores)
@@ -98,8 +102,8 @@ def test_a_fallback_sample_is_given_its_reward_before_it_is_judged(tmp_path: Pat
             for _ in range(40):
                 before = len(rewards.calls)
                 answer = await w.answer("lenient", reticent={"rule": "privitp"})
-                assert answer.selection is not None
-                if answer.selection.fallback:
+                assert answer.choices[0].selection is not None
+                if answer.choices[0].selection.fallback:
                     assert rewards.calls[-1] == (answer.choices[0].chosen.text,)
                     assert len(rewards.calls) > before + 1
                     return

@@ -19,6 +19,7 @@ from reticent.plugin.errors import (
     SourceUnavailable,
     Unavailable,
 )
+from reticent.plugin.session import Session
 from reticent.rewards import WorkerFailed, WorkerRefused, WorkerUnavailable
 from tests.fakes.build import World, certificate, facts_for, make_settings, make_world, run, until, world
 from tests.fakes.parts import FakeRewards, FakeSource
@@ -35,8 +36,8 @@ def test_a_request_reserves_draws_scores_and_settles_in_this_order(tmp_path: Pat
             answer = await w.answer()
             assert w.events == ["reserve", "draw 4", "rewards 4", "settle"]
             assert answer.outcome == "selected"
-            assert answer.selection is not None
-            charge = answer.selection.charge
+            assert answer.choices[0].selection is not None
+            charge = answer.choices[0].selection.charge
             assert charge == answer.plan.rule.worst_case > 0
             for kind in ("user", "tenant", "dataset"):
                 scope = w.scopes()[kind]
@@ -51,7 +52,7 @@ def test_the_charge_of_privitp_is_the_realised_one_and_below_its_reservation(tmp
     async def story() -> None:
         async with world(tmp_path, HALF, rewards=FakeRewards(reward=lambda text: 1.0)) as w:
             answer = await w.answer(**PRIVITP)
-            selection = answer.selection
+            selection = answer.choices[0].selection
             assert selection is not None
             assert selection.halting_time is not None
             assert 0 < selection.charge <= answer.plan.rule.worst_case
@@ -179,8 +180,6 @@ def test_a_reward_that_is_no_number_is_bounded_by_rule(tmp_path: Path, reward: f
 
     async def story() -> None:
         async with world(tmp_path, HALF, rewards=FakeRewards(reward=lambda text: reward)) as w:
-            from reticent.plugin.handler import Session
-
             plan = w.plan()
             lattice = w.core.rules._lattice
             session = Session(plan, w.source, w.rewards, lattice, w.core.metrics)
@@ -194,8 +193,6 @@ def test_an_empty_candidate_has_reward_zero_whatever_the_worker_says(tmp_path: P
     async def story() -> None:
         source = FakeSource(text=lambda i: "" if i == 0 else "lantern")
         async with world(tmp_path, HALF, source=source) as w:
-            from reticent.plugin.handler import Session
-
             session = Session(w.plan(), w.source, w.rewards, w.core.rules._lattice, w.core.metrics)
             assert await session.rewards(await session.draw(2)) == [0, 2**29]
 
@@ -359,7 +356,7 @@ def test_an_abstention_is_settled_like_an_answer(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:
             answer = await w.answer()
-            assert (answer.outcome, answer.verdict.reason) == ("abstained", "no_certificate")
+            assert (answer.outcome, answer.choices[0].verdict.reason) == ("abstained", "no_certificate")
             assert w.events[-1] == "settle"
             assert w.scopes()["user"].spent == w.plan().rule.worst_case
             settled = [payload for kind, payload in w.journal() if kind == "settled"]
@@ -373,12 +370,12 @@ def test_a_certified_answer_passes_the_gate(tmp_path: Path) -> None:
         certified = certificate(facts_for(make_settings(tmp_path)))
         async with world(tmp_path, certificates=[certified]) as w:
             answer = await w.answer()
-            assert (answer.outcome, answer.score) == ("selected", 1.0)
-            assert answer.verdict.certificate is certified
+            assert (answer.outcome, answer.choices[0].score) == ("selected", 1.0)
+            assert answer.choices[0].verdict.certificate is certified
             # Other parameters than the certified ones: no certificate for them.
             other = await w.answer(reticent={"candidates": 2})
-            assert (other.outcome, other.verdict.reason) == ("abstained", "fingerprint_mismatch")
-            assert "selection.candidates" in (other.verdict.detail or "")
+            assert (other.outcome, other.choices[0].verdict.reason) == ("abstained", "fingerprint_mismatch")
+            assert "selection.candidates" in (other.choices[0].verdict.detail or "")
 
     run(story())
 
@@ -389,7 +386,11 @@ def test_an_answer_below_the_threshold_is_withheld(tmp_path: Path) -> None:
         source = FakeSource(text=lambda i: f"word{chr(97 + i)} other{chr(97 + i)}")
         async with world(tmp_path, certificates=[certified], source=source) as w:
             answer = await w.answer()
-            assert (answer.outcome, answer.verdict.reason, answer.score) == ("abstained", "score_below_threshold", 0.0)
+            assert (answer.outcome, answer.choices[0].verdict.reason, answer.choices[0].score) == (
+                "abstained",
+                "score_below_threshold",
+                0.0,
+            )
 
     run(story())
 
@@ -420,7 +421,7 @@ def test_evidence_lift_compares_with_the_pass_without_evidence(
         async with world(tmp_path, changes) as w:
             w.source.bare, w.source.told = bare, told or ()
             answer = await w.answer(reticent={"evidence": ["A copper lantern."]})
-            assert answer.score == score
+            assert answer.choices[0].score == score
             # The pass with the evidence comes from sampling; it is run apart only where its tokens are not the same.
             passes = ["bare pass"] + ["forced pass"] * (told is not None)
             assert w.events == ["reserve", "draw 4", "rewards 4", *passes, "settle"]
@@ -434,6 +435,6 @@ def test_a_score_whose_inputs_are_missing_reaches_no_threshold(tmp_path: Path) -
         certified = certificate(facts_for(make_settings(tmp_path, changes)))
         async with world(tmp_path, changes, certificates=[certified]) as w:
             answer = await w.answer()
-            assert (answer.score, answer.verdict.reason) == (None, "score_below_threshold")
+            assert (answer.choices[0].score, answer.choices[0].verdict.reason) == (None, "score_below_threshold")
 
     run(story())

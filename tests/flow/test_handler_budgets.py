@@ -38,8 +38,8 @@ def test_a_spent_budget_gives_a_free_base_answer_without_reading_rewards(tmp_pat
             before, calls = w.spent(), len(w.rewards.calls)
             head = w.ledger.head()
             answer = await w.answer("lenient")
-            assert (answer.outcome, answer.selection, answer.score) == ("base", None, None)
-            assert answer.verdict.reason == "not_selected"
+            assert (answer.outcome, answer.choices[0].selection, answer.choices[0].score) == ("base", None, None)
+            assert answer.choices[0].verdict.reason == "not_selected"
             assert w.spent() == before
             assert w.ledger.head() == head
             assert len(w.rewards.calls) == calls
@@ -93,9 +93,9 @@ def test_a_client_can_only_be_stricter_than_its_policy(tmp_path: Path) -> None:
 def test_two_tenants_share_the_data_sets_budget_and_nothing_else(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:
-            first = (await w.answer("strict", user="ann")).selection
-            second = (await w.answer("lenient", user="ann")).selection
-            third = (await w.answer("lenient", user="bob")).selection
+            first = (await w.answer("strict", user="ann")).choices[0].selection
+            second = (await w.answer("lenient", user="ann")).choices[0].selection
+            third = (await w.answer("lenient", user="bob")).choices[0].selection
             assert first is not None
             assert second is not None
             assert third is not None
@@ -170,8 +170,8 @@ def test_a_rule_without_privacy_leaves_a_record_and_a_warning(
         async with world(tmp_path) as w:
             answer = await w.answer("open", reticent={"rule": rule})
             assert answer.outcome == "selected"
-            assert answer.selection is not None
-            assert answer.selection.charge == 0
+            assert answer.choices[0].selection is not None
+            assert answer.choices[0].selection.charge == 0
             assert w.scopes("open")["user"].settled == 1
             reserved = [payload for kind, payload in w.journal() if kind == "reserved"]
             assert reserved[-1]["details"] | {"rule": rule, "private": 0} == reserved[-1]["details"]
@@ -225,7 +225,11 @@ def test_fifty_concurrent_requests_never_overspend_one_budget(tmp_path: Path, ru
             results = await asyncio.gather(
                 *(w.core.submit(plan, f"request-{i}") for i in range(50)), return_exceptions=True
             )
-            charges = [r.selection.charge for r in results if not isinstance(r, BaseException) and r.selection]
+            charges = [
+                r.choices[0].selection.charge
+                for r in results
+                if not isinstance(r, BaseException) and r.choices[0].selection
+            ]
             refused = [r for r in results if isinstance(r, BudgetRefused)]
             assert len(charges) + len(refused) == 50
             assert charges

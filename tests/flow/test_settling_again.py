@@ -190,8 +190,8 @@ def test_a_settlement_that_was_written_unknown_to_its_caller_is_answered_and_cha
             w.ledger.after["settle"] = LedgerUnavailable("no answer from the disk", "unknown")
             answer = await w.answer()
             scope = w.scopes()["user"]
-            assert answer.selection is not None
-            assert (scope.settled, scope.spent, scope.open) == (1, answer.selection.charge, 0)
+            assert answer.choices[0].selection is not None
+            assert (scope.settled, scope.spent, scope.open) == (1, answer.choices[0].selection.charge, 0)
             assert w.events.count("forfeit") == 0
 
     run(story())

@@ -74,7 +74,7 @@ def test_rewards_and_scores_read_a_call_as_text_by_the_rule(tmp_path: Path) -> N
         async with world(tmp_path, OBSERVE, source=source("look"), rewards=rewards) as w:
             answer = await w.answer(tools=TOOLS)
             assert rewards.calls == [('look({"x": 1})',) * 4]
-            assert answer.score == 1.0  # all say the same
+            assert answer.choices[0].score == 1.0  # all say the same
 
     run(story())
 

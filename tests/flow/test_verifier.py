@@ -91,13 +91,13 @@ def test_the_server_judges_by_the_verifiers_number(tmp_path: Path) -> None:
     async def story(url: str) -> None:
         changes = {"gate": {**EXTERNAL, "verifier": {"url": url, "timeout_seconds": 5.0}}}
         async with world(tmp_path, changes) as w:
-            assert (await w.answer("lenient")).score == 0.625
+            assert (await w.answer("lenient")).choices[0].score == 0.625
         changes["gate"]["verifier"] = {"url": "http://127.0.0.1:9/", "timeout_seconds": 5.0}
         folder = tmp_path / "nobody"
         folder.mkdir()
         async with world(folder, changes) as w:
             answer = await w.answer("lenient")
-            assert (answer.score, answer.verdict.accepted) == (None, False)
+            assert (answer.choices[0].score, answer.choices[0].verdict.accepted) == (None, False)
 
     with serving(app) as url:
         run(story(f"{url}/score"))

@@ -30,7 +30,7 @@ from reticent.plugin.session import Asked, Session
 from reticent.plugin.together import together
 from reticent.rewards.errors import WorkerError
 
-__all__ = ["Answer", "Choice", "Handler", "Session"]
+__all__ = ["Answer", "Choice", "Handler"]
 
 log = logging.getLogger(__name__)
 
@@ -85,21 +85,6 @@ class Answer:
     def charge(self) -> int:
         """Realised charge of all choices together, in 1e-9 nat."""
         return sum(selection.charge for selection in self.selections)
-
-    @property
-    def verdict(self) -> GateVerdict:
-        """The first choice's."""
-        return self.choices[0].verdict
-
-    @property
-    def score(self) -> float | None:
-        """The first choice's."""
-        return self.choices[0].score
-
-    @property
-    def selection(self) -> Selection | None:
-        """The first choice's."""
-        return self.choices[0].selection
 
 
 class Handler:

@@ -384,9 +384,6 @@ class Settings(BaseSettings):
         return env_settings, init_settings
 
 
-_PATHS = (("ledger", "path"), ("rewards", "head"), ("rewards", "socket"), ("rewards", "secret_file"))
-
-
 def load_settings(path: Path) -> Settings:
     """Read and check a configuration file.
 
@@ -456,20 +453,18 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _resolve_paths(settings: Settings, folder: Path) -> Settings:
-    sections: dict[str, Any] = {}
-    for section, field in _PATHS:
-        current = sections.get(section, getattr(settings, section))
-        if (path := getattr(current, field)) is not None:
-            sections[section] = current.model_copy(update={field: folder / path})
-    if (model := settings.rewards.model) is not None:
-        paths = {name: getattr(model, name) for name in ("folder", "key_file")}
-        found = {name: folder / path for name, path in paths.items() if path is not None}
-        rewards = sections.get("rewards", settings.rewards)
-        sections["rewards"] = rewards.model_copy(update={"model": model.model_copy(update=found)})
-    certificates = tuple(folder / path for path in settings.gate.certificates)
-    named = settings.gate.score_models
-    models = named.model_copy(
-        update={name: folder / path for name in type(named).model_fields if (path := getattr(named, name)) is not None}
-    )
-    sections["gate"] = settings.gate.model_copy(update={"certificates": certificates, "score_models": models})
-    return settings.model_copy(update=sections)
+    """The settings with every path that stands in a section relative to `folder`."""
+    sections = {name: getattr(settings, name) for name in type(settings).model_fields}
+    found = {name: _below(section, folder) for name, section in sections.items() if isinstance(section, _Section)}
+    return settings.model_copy(update=found)
+
+
+def _below(value: Any, folder: Path) -> Any:
+    if isinstance(value, Path):
+        return folder / value
+    if isinstance(value, tuple):
+        return tuple(_below(item, folder) for item in value)
+    if isinstance(value, _Section):
+        found = {name: _below(getattr(value, name), folder) for name in type(value).model_fields}
+        return value.model_copy(update=found)
+    return value

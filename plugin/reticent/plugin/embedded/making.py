@@ -15,14 +15,13 @@ from reticent.accounting.calibration import Plan, Schedule, Site
 from reticent.accounting.calibration.schedule import Design, expected_first_look
 from reticent.accounting.fingerprint import Fingerprint
 from reticent.accounting.lattice import RewardLattice
-from reticent.plugin.core import sensitivity_of
+from reticent.plugin.core import Configured, configured_parts, sensitivity_of
 from reticent.plugin.embedded.develop import Selected, auc, risk_at, score_records, select_offline
 from reticent.plugin.embedded.records import Drawn, make_pairs, read_drawn, write_drawn, write_pairs
 from reticent.plugin.embedded.sampling import draw
 from reticent.plugin.embedded.task import EVIDENCE_TEMPLATE, SITES, generate
-from reticent.plugin.facts import request_facts, server_facts
+from reticent.plugin.facts import request_facts
 from reticent.plugin.resolve import resolve
-from reticent.plugin.selection.rules import RuleBook
 from reticent.plugin.settings import Settings
 from reticent.plugin.tenants import Caller
 from reticent.plugin.wire import ChatRequest
@@ -100,7 +99,7 @@ def make_head(model: Path, state: Path, folder: Path) -> dict[str, Any]:
 
 def development_report(model: Path, state: Path, settings: Settings) -> dict[str, Any]:
     """Accuracy of the configured selection, and of every score its AUC and its risk at four coverages."""
-    selected, _, _ = _select_development(model, state, settings)
+    selected, _ = _select_development(model, state, settings)
     report: dict[str, Any] = {
         "items": len(selected),
         "accuracy": 1 - sum(one.loss for one in selected) / len(selected),
@@ -114,24 +113,21 @@ def development_report(model: Path, state: Path, settings: Settings) -> dict[str
     return report
 
 
-def _select_development(
-    model: Path, state: Path, settings: Settings
-) -> tuple[list[Selected], LinearHead, RewardLattice]:
-    """The development split as the configured rule answers it, with the head and lattice that it was judged by."""
+def _select_development(model: Path, state: Path, settings: Settings) -> tuple[list[Selected], LinearHead]:
+    """The development split as the configured rule answers it, with the head that it was judged by."""
     if settings.rewards.head is None:
         raise ValueError("the embedded server has a certified head: rewards.head is missing")
     drawn = draw_once(model, state, DEVELOPMENT_SEED, DEVELOPMENT_ITEMS)
     backend = HeadBackend.load(settings.rewards.head, threads=2)
     lattice = RewardLattice(backend.reward_max, sensitivity_of(settings.rewards, backend.head))
-    return select_offline(drawn, backend, lattice, settings.selection.noise_scale), backend.head, lattice
+    return select_offline(drawn, backend, lattice, settings.selection.noise_scale), backend.head
 
 
 def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) -> Plan:
     """The registered plan: three sites of equal weight, fixed thresholds, the first look from the development split."""
-    selected, head, lattice = _select_development(model, state, settings)
-    records = score_records(
-        selected, build_score(settings.gate.score, settings.gate.score_constants, settings.gate.score_models.folders)
-    )
+    selected, head = _select_development(model, state, settings)
+    parts = configured_parts(settings, head)
+    records = score_records(selected, parts.score)
     plan = Plan.calibrated(
         epsilon=EPSILON,
         delta=DELTA,
@@ -141,16 +137,15 @@ def make_plan(model: Path, state: Path, settings: Settings, target_risk: float) 
         schedule=Schedule(first_look=600, growth=GROWTH, rounds=ROUNDS),
         loss="wrong-or-unsupported",
         score=settings.gate.score,
-        fingerprint=Fingerprint(serving_facts(settings, head, lattice)),
+        fingerprint=Fingerprint(serving_facts(settings, parts)),
     )
     design = Design(plan.claim, plan.thresholds, plan.noise_scale, len(plan.sites))
     first = expected_first_look(records, design, _TRIALS, seed=DEVELOPMENT_SEED)
     return replace(plan, schedule=Schedule(round(1.3 * first), GROWTH, ROUNDS))
 
 
-def serving_facts(settings: Settings, head: LinearHead, lattice: RewardLattice) -> dict[str, Any]:
+def serving_facts(settings: Settings, parts: Configured) -> dict[str, Any]:
     """What the running server will say of a single question over evidence, with nothing asked for specially."""
-    score = build_score(settings.gate.score, settings.gate.score_constants, settings.gate.score_models.folders)
     request = ChatRequest.model_validate(
         {
             "model": settings.model.name,
@@ -159,9 +154,7 @@ def serving_facts(settings: Settings, head: LinearHead, lattice: RewardLattice) 
         }
     )
     caller = Caller(settings.tenants[0], settings.dataset.id)
-    rules = RuleBook(settings.selection, lattice, settings.dataset.order)
-    plan = resolve(request, caller, settings, rules)
-    return request_facts(server_facts(settings, head, lattice, score), plan)
+    return request_facts(parts.facts, resolve(request, caller, settings, parts.rules))
 
 
 def calibration_config(config: Path, folder: Path, key_sha256: str) -> Path:
