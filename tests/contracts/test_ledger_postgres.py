@@ -485,6 +485,3 @@ def test_what_is_known_of_reservations_is_bounded(made: PostgresLedger, monkeypa
         made.reserve(f"r{k}", ROOT, 1, lease_seconds=60, owner="o")
     assert list(made._known) == ["r2", "r3", "r4"]
     assert made.settle("r0", 1).charge == 1
-
-
-# Locations

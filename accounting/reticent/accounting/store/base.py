@@ -26,7 +26,7 @@ from reticent.accounting.ledger import (
 )
 from reticent.accounting.ledger_errors import (
     InvalidArgument,
-    LedgerDamaged,
+    LedgerUnavailable,
     UnknownDataset,
     UnknownReservation,
     UnknownScope,
@@ -77,6 +77,8 @@ class OperationLedger(ABC):
     def __init__(self, clock_us: Callable[[], int] = wall_clock_us) -> None:
         self._now_us = clock_us
         self._committer = GroupCommitter(self._run_batch)
+        self._pid = os.getpid()
+        self._closed = False
 
     # What a store provides
 
@@ -92,14 +94,19 @@ class OperationLedger(ABC):
         """One committed state, for reading; from any thread, several at once. Errors as above."""
 
     @abstractmethod
-    def _refuse_unusable(self) -> None:
-        """``LedgerUnavailable`` if the ledger was closed, or carried over a fork."""
-
-    @abstractmethod
     def verify(self, anchor: JournalHead | None = None) -> Report: ...
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Sets ``_closed``."""
+
+    def _refuse_unusable(self) -> None:
+        """``LedgerUnavailable`` if the ledger was closed, or carried over a fork."""
+        if self._closed:
+            raise LedgerUnavailable("the ledger is closed", "nothing_written")
+        if os.getpid() != self._pid:
+            text = "the ledger was opened by another process; open it again after a fork"
+            raise LedgerUnavailable(text, "nothing_written")
 
     # Writing
 
@@ -280,9 +287,7 @@ class OperationLedger(ABC):
             if claim is None:
                 return None
             held = rows.reservations((claim.reservation_id,)).get(claim.reservation_id)
-        if held is None:
-            raise LedgerDamaged(f"a claim's reservation {claim.reservation_id!r} is not there")
-        return recall(claim, held.reservation, request_digest, self._now_us())
+        return recall(claim, None if held is None else held.reservation, request_digest, self._now_us())
 
     def head(self) -> JournalHead:
         with self._snapshot() as rows:

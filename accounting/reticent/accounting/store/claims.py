@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from reticent.accounting.ledger import ClaimRequest, Reservation
-from reticent.accounting.ledger_errors import AnswerLost, AnswerPending, InvalidArgument, KeyReused
+from reticent.accounting.ledger_errors import AnswerLost, AnswerPending, InvalidArgument, KeyReused, LedgerDamaged
 from reticent.accounting.store import checks
 from reticent.accounting.store.rows import Claim
 
@@ -50,12 +50,12 @@ def checked_claim(request: ClaimRequest) -> WantedClaim:
     )
 
 
-def recall(claim: Claim, held: Reservation, request_digest: str, now_us: int) -> bytes | None:
+def recall(claim: Claim, held: Reservation | None, request_digest: str, now_us: int) -> bytes | None:
     """The recorded answer for a request with this digest, or None if the key is free again.
 
     Args:
         claim: what the key is in use for.
-        held: the claim's reservation, as it is now.
+        held: the claim's reservation, as it is now; None if it is not there.
         request_digest: of the request that came now.
         now_us: the time.
 
@@ -63,7 +63,10 @@ def recall(claim: Claim, held: Reservation, request_digest: str, now_us: int) ->
         KeyReused: it is in use for a request with another body.
         AnswerPending: the reservation is open.
         AnswerLost: it is closed, not for nothing, and there is no answer.
+        LedgerDamaged: there is no reservation.
     """
+    if held is None:
+        raise LedgerDamaged(f"a claim's reservation {claim.reservation_id!r} is not there")
     if held.state == "released" or (held.state != "open" and claim.expires_us <= now_us):
         return None
     if claim.request_digest != request_digest:

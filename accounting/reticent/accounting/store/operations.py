@@ -30,7 +30,6 @@ from reticent.accounting.ledger_errors import (
     DatasetConflict,
     InvalidAmount,
     InvalidArgument,
-    LedgerDamaged,
     ReleaseRefused,
     ReservationClosed,
     ReservationConflict,
@@ -45,6 +44,7 @@ from reticent.accounting.store.rows import Claim, Wanted
 from reticent.accounting.store.work import Account, UnitOfWork
 
 __all__ = [
+    "Alone",
     "BeginJournal",
     "ExtendLease",
     "Forfeit",
@@ -101,13 +101,6 @@ def _refuse_closed(found: Reservation) -> Reservation:
     return found
 
 
-def _holder(work: UnitOfWork, claim: Claim) -> Reservation:
-    held = work.reservation(claim.reservation_id)
-    if held is None:
-        raise LedgerDamaged(f"a claim's reservation {claim.reservation_id!r} is not there")
-    return held
-
-
 def _refuse_overdraft(chain: list[Account], requested: int) -> None:
     for scope in chain:
         if scope.remaining < requested:
@@ -124,12 +117,29 @@ def _close(
     return closed
 
 
-class _OfReservation:
-    """An operation on one reservation and its scopes."""
+class Alone:
+    """An operation that has a transaction to itself, where there is nothing to foresee."""
+
+    __slots__ = ()
+    alone: ClassVar[bool] = True
+    content: ClassVar[int] = 0
+
+    def foresee(self, wanted: Wanted) -> None:
+        pass
+
+
+class _Together:
+    """An operation that shares its transaction with others, and records no answer."""
 
     __slots__ = ()
     alone: ClassVar[bool] = False
     content: ClassVar[int] = 0
+
+
+class _OfReservation(_Together):
+    """An operation on one reservation and its scopes."""
+
+    __slots__ = ()
     reservation_id: str
 
     def foresee(self, wanted: Wanted) -> None:
@@ -137,15 +147,10 @@ class _OfReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginJournal:
+class BeginJournal(Alone):
     """Entry 1, which gives the journal a name of its own: two ledgers never share a chain."""
 
-    alone: ClassVar[bool] = True
-    content: ClassVar[int] = 0
     ledger_id: str
-
-    def foresee(self, wanted: Wanted) -> None:
-        pass
 
     def apply(self, work: UnitOfWork, now_us: int) -> None:
         if work.head().seq == 0:
@@ -153,9 +158,7 @@ class BeginJournal:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenDataset:
-    alone: ClassVar[bool] = False
-    content: ClassVar[int] = 0
+class OpenDataset(_Together):
     dataset_id: str
     order: float
     guarantee: Guarantee
@@ -184,9 +187,7 @@ class OpenDataset:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenScope:
-    alone: ClassVar[bool] = False
-    content: ClassVar[int] = 0
+class OpenScope(_Together):
     scope_id: str
     epsilon: float
     delta: float
@@ -237,9 +238,7 @@ class OpenScope:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    alone: ClassVar[bool] = False
-    content: ClassVar[int] = 0
+class Grant(_Together):
     scope_id: str
     amount: int
     reason: str
@@ -259,9 +258,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    alone: ClassVar[bool] = False
-    content: ClassVar[int] = 0
+class Reserve(_Together):
     reservation_id: str
     scope_ids: tuple[str, ...]
     worst_case: int
@@ -331,9 +328,9 @@ class Reserve:
         claim = work.claim(wanted.claim_id)
         if claim is None:
             return
-        held = _holder(work, claim)
+        held = work.reservation(claim.reservation_id)
         mine = claim.reservation_id == self.reservation_id and claim.request_digest == wanted.request_digest
-        if mine and held.state == "open":
+        if mine and held is not None and held.state == "open":
             return  # the same call again, after an outcome that its caller does not know
         answer = recall(claim, held, wanted.request_digest, now_us)
         if answer is not None:
@@ -341,15 +338,13 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(_Together):
     """Looks a claim's answer up in a write transaction, though it writes nothing.
 
     A snapshot may show a settlement whose own commit is not known to have reached the standbys. This one's commit
     waits for them, as that of any refusal does.
     """
 
-    alone: ClassVar[bool] = False
-    content: ClassVar[int] = 0
     claim_id: str
     request_digest: str
 
@@ -358,7 +353,9 @@ class Recall:
 
     def apply(self, work: UnitOfWork, now_us: int) -> bytes | None:
         claim = work.claim(self.claim_id)
-        return None if claim is None else recall(claim, _holder(work, claim), self.request_digest, now_us)
+        if claim is None:
+            return None
+        return recall(claim, work.reservation(claim.reservation_id), self.request_digest, now_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ from reticent.accounting.audit_postgres import verify
 from reticent.accounting.journal import JournalHead
 from reticent.accounting.ledger_errors import LedgerDamaged, LedgerUnavailable
 from reticent.accounting.store import checks
-from reticent.accounting.store.base import OperationLedger
+from reticent.accounting.store.base import OperationLedger, wall_clock_us
 from reticent.accounting.store.postgres_connect import Address, Connection, connection_lost, store_errors
 from reticent.accounting.store.postgres_rows import Known, PostgresReads, PostgresRows
 from reticent.accounting.store.postgres_schema import SCHEMA, prepare_schema
+from reticent.accounting.store.readers import IdleReaders
 
 __all__ = ["PostgresLedger"]
 
-_IDLE_READERS: Final = 8
 _READ_SECONDS: Final = 60  # of one statement that reads
 _STALLED_SECONDS: Final = 10  # after which the server ends a writer that holds the head and does nothing
 _PAUSE_SECONDS: Final = 0.05
@@ -65,19 +65,16 @@ class PostgresLedger(OperationLedger):
         self._server_clock = _ServerClock()
         super().__init__(self._server_clock if clock_us is None else clock_us)
         self._address = Address(url)
-        self._busy_seconds = checks.number_in("busy_seconds", busy_seconds, 0.0, 3600.0)
+        busy_ms = checks.number_in("busy_seconds", busy_seconds, 0.0, 3600.0) * 1000
+        self._patience = {"lock_timeout": f"{busy_ms:.0f}"}
         self._connect_seconds = checks.number_in("connect_seconds", connect_seconds, 0.0, 3600.0)
-        self._pid = os.getpid()
-        self._closed = False
         self._write_lock = threading.Lock()
         self._writer: Connection | None = None
-        self._readers_lock = threading.Lock()
-        self._readers: list[Connection] = []
+        self._readers: IdleReaders[Connection] = IdleReaders()
         self._seen: JournalHead | None = None
         self._known: Known = {}
         with store_errors(self._address):
-            patience = {"lock_timeout": f"{self._busy_seconds * 1000:.0f}"}
-            prepare_schema(lambda: self._address.session(SCHEMA, patience), create=create)
+            prepare_schema(lambda: self._address.session(SCHEMA, self._patience), create=create)
             self._writer = self._connect_writer()
         try:
             self._begin_journal()
@@ -126,7 +123,7 @@ class PostgresLedger(OperationLedger):
 
     def _connect_writer(self) -> Connection:
         settings = {
-            "lock_timeout": f"{self._busy_seconds * 1000:.0f}",
+            **self._patience,
             # Only the head is waited for. A commit that is cancelled while it waits for a standby would count as done.
             "statement_timeout": "0",
             "idle_in_transaction_session_timeout": f"{_STALLED_SECONDS * 1000}",
@@ -226,7 +223,6 @@ class PostgresLedger(OperationLedger):
     @contextmanager
     def _reading(self) -> Iterator[PostgresReads]:
         with store_errors(self._address):
-            self._refuse_unusable()
             connection = self._begin_reading()
             try:
                 yield PostgresReads(connection)
@@ -234,18 +230,12 @@ class PostgresLedger(OperationLedger):
             except BaseException:
                 connection.close()
                 raise
-            with self._readers_lock:
-                keep = not self._closed and len(self._readers) < _IDLE_READERS
-                if keep:
-                    self._readers.append(connection)
-            if not keep:
-                connection.close()
+            self._readers.give_back(connection)
 
     def _begin_reading(self) -> Connection:
         give_up = time.monotonic() + self._connect_seconds
         while True:
-            with self._readers_lock:
-                connection = self._readers.pop() if self._readers else None
+            connection = self._readers.take()
             try:
                 if connection is None:
                     connection = self._address.session(SCHEMA, {"statement_timeout": f"{_READ_SECONDS * 1000}"})
@@ -268,27 +258,17 @@ class PostgresLedger(OperationLedger):
     def close(self) -> None:
         if os.getpid() != self._pid:
             return  # the connections are the parent's
-        with self._write_lock, self._readers_lock:
+        with self._write_lock:
             self._closed = True
-            for connection in (*self._readers, self._writer):
-                if connection is not None:
-                    connection.close()
-            self._readers.clear()
-            self._writer = None
-
-    def _refuse_unusable(self) -> None:
-        if self._closed:
-            raise LedgerUnavailable("the ledger is closed", "nothing_written")
-        if os.getpid() != self._pid:
-            text = "the ledger was opened by another process; open it again after a fork"
-            raise LedgerUnavailable(text, "nothing_written")
+            self._readers.close()
+            self._drop_writer()
 
 
 class _ServerClock:
     """The server's clock as it was when the head was last held, and how long ago that is."""
 
     def __init__(self) -> None:
-        self._last = (time.time_ns() // 1000, time.monotonic_ns())
+        self.set(wall_clock_us())
 
     def set(self, now_us: int) -> None:
         self._last = (now_us, time.monotonic_ns())

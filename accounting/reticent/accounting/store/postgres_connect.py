@@ -11,9 +11,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from reticent.accounting.ledger_errors import InvalidArgument, LedgerUnavailable
 
-__all__ = ["SCHEMES", "Address", "Connection", "connection_lost", "store_errors"]
+__all__ = ["Address", "Connection", "connection_lost", "store_errors"]
 
-SCHEMES: Final = ("postgresql://", "postgres://")
+_SCHEMES: Final = ("postgresql://", "postgres://")
 _OLDEST: Final = 15
 _DEFAULTS: Final = {
     "connect_timeout": "5",
@@ -41,7 +41,7 @@ class Address:
     """Where a ledger's database is. It prints without its password, and takes it out of what the server says."""
 
     def __init__(self, url: str, *, application_name: str = "reticent-ledger") -> None:
-        if not url.startswith(SCHEMES):
+        if not url.startswith(_SCHEMES):
             raise InvalidArgument("url", "postgresql://[user[:password]@][host][:port]/database")
         try:
             found = conninfo_to_dict(url)

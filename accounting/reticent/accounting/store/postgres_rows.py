@@ -14,10 +14,9 @@ from typing import Any, ClassVar, Final
 import psycopg
 
 from reticent.accounting.journal import Entry, JournalHead
-from reticent.accounting.ledger import Dataset, Reservation, Statement
+from reticent.accounting.ledger import Dataset, Statement
 from reticent.accounting.ledger_errors import LedgerDamaged
-from reticent.accounting.scope_ids import scope_chain
-from reticent.accounting.store.rows import Changes, Claim, StoredReservation, Wanted
+from reticent.accounting.store.rows import Changes, Claim, StoredReservation, Wanted, stored_reservation
 
 __all__ = ["Known", "PostgresReads", "PostgresRows"]
 
@@ -91,21 +90,6 @@ Known = dict[str, tuple[tuple[str, ...], str | None]]
 _MOST_KNOWN: Final = 10_000
 
 
-def _reservation(row: Row) -> StoredReservation:
-    reservation = Reservation(
-        reservation_id=row[0],
-        scope_ids=scope_chain(row[1]),
-        worst_case=row[2],
-        state=row[3],
-        scored=bool(row[4]),
-        charge=row[5],
-        owner=row[6],
-        reserved_us=row[7],
-        expires_us=row[8],
-    )
-    return StoredReservation(reservation, claim_id=row[9], opened_seq=row[10], closed_seq=row[11])
-
-
 # Of each table: how rows are found by their names, which come first in a row, and what becomes of one.
 _BY_NAME: Final[dict[str, tuple[str, Callable[[Row], Any]]]] = {
     "datasets": (
@@ -113,7 +97,7 @@ _BY_NAME: Final[dict[str, tuple[str, Callable[[Row], Any]]]] = {
         lambda row: Dataset(row[0], float(row[1]), row[2]),
     ),
     "scopes": (f"{_SCOPE} WHERE scope_id {_AMONG}", lambda row: Statement(*row)),
-    "reservations": (f"{_RESERVATION} WHERE r.reservation_id {_AMONG}", _reservation),
+    "reservations": (f"{_RESERVATION} WHERE r.reservation_id {_AMONG}", stored_reservation),
     "claims": (
         f"SELECT claim_id, request_digest, reservation_id, answer, expires_us FROM claims WHERE claim_id {_AMONG}",  # noqa: S608
         lambda row: Claim(*row),
@@ -153,7 +137,7 @@ class PostgresReads:
 
     def expired(self, until_us: int, limit: int) -> tuple[StoredReservation, ...]:
         rest = "WHERE r.state = 'open' AND r.expires_us <= %s ORDER BY r.expires_us, r.opened_seq LIMIT %s"
-        return tuple(_reservation(row) for row in self._rows(f"{_RESERVATION} {rest}", (until_us, limit)))
+        return tuple(stored_reservation(row) for row in self._rows(f"{_RESERVATION} {rest}", (until_us, limit)))
 
     def payloads(self, seqs: Collection[int]) -> dict[int, str]:
         return dict(self._rows("SELECT seq, payload FROM journal WHERE seq = ANY (%s::bigint[])", (list(seqs),)))

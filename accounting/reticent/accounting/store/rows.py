@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from reticent.accounting.journal import Entry, JournalHead
 from reticent.accounting.ledger import Dataset, Reservation, Statement
+from reticent.accounting.scope_ids import scope_chain
 
-__all__ = ["Changes", "Claim", "Reads", "Rows", "StoredReservation", "Wanted"]
+__all__ = ["Changes", "Claim", "Reads", "Rows", "StoredReservation", "Wanted", "stored_reservation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,23 @@ class StoredReservation:
     claim_id: str | None
     opened_seq: int
     closed_seq: int | None
+
+
+def stored_reservation(row: tuple[Any, ...]) -> StoredReservation:
+    """What a row says: reservation_id, scope_id, worst_case, state, scored, charge, owner, time of the opening entry,
+    expires_us, claim, opened_seq, closed_seq."""
+    reservation = Reservation(
+        reservation_id=row[0],
+        scope_ids=scope_chain(row[1]),
+        worst_case=row[2],
+        state=row[3],
+        scored=bool(row[4]),
+        charge=row[5],
+        owner=row[6],
+        reserved_us=row[7],
+        expires_us=row[8],
+    )
+    return StoredReservation(reservation, claim_id=row[9], opened_seq=row[10], closed_seq=row[11])
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,12 @@ from reticent.accounting.ledger_errors import LedgerMissing, LedgerUnavailable, 
 from reticent.accounting.store import checks
 from reticent.accounting.store.base import OperationLedger, wall_clock_us
 from reticent.accounting.store.migrate import check_schema, migrate
+from reticent.accounting.store.readers import IdleReaders
 from reticent.accounting.store.sqlite_rows import SqliteRows
 
 __all__ = ["SqliteLedger"]
 
 _NEEDED: Final = (3, 54)  # earlier ones can corrupt a WAL that two processes write
-_IDLE_READERS: Final = 8
 
 
 class SqliteLedger(OperationLedger):
@@ -55,11 +55,8 @@ class SqliteLedger(OperationLedger):
         _refuse_old_sqlite(apsw.sqlite_lib_version())
         self._path = Path(path).absolute()
         self._busy_seconds = checks.number_in("busy_seconds", busy_seconds, 0.0, 3600.0)
-        self._pid = os.getpid()
-        self._closed = False
         self._write_lock = threading.Lock()
-        self._readers_lock = threading.Lock()
-        self._readers: list[apsw.Connection] = []
+        self._readers: IdleReaders[apsw.Connection] = IdleReaders()
         with _store_errors():
             _make_private(self._path, create=create)
             self._writer = self._connect()
@@ -95,29 +92,14 @@ class SqliteLedger(OperationLedger):
     @contextmanager
     def _reading(self) -> Iterator[SqliteRows]:
         with _store_errors():
-            connection = self._borrow()
+            connection = self._readers.take() or self._connect_reader()
             try:
                 connection.execute("BEGIN")
                 yield SqliteRows(connection)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                self._give_back(connection)
-
-    def _borrow(self) -> apsw.Connection:
-        with self._readers_lock:
-            if self._readers:
-                return self._readers.pop()
-        connection = self._connect()
-        connection.execute("PRAGMA query_only = ON")
-        return connection
-
-    def _give_back(self, connection: apsw.Connection) -> None:
-        with self._readers_lock:
-            if not self._closed and len(self._readers) < _IDLE_READERS:
-                self._readers.append(connection)
-                return
-        connection.close()
+                self._readers.give_back(connection)
 
     def verify(self, anchor: JournalHead | None = None) -> Report:
         """The independent auditor's report on this file: see ``audit.verify``."""
@@ -125,12 +107,11 @@ class SqliteLedger(OperationLedger):
         return verify(self._path, anchor=None if anchor is None else (anchor.seq, anchor.hash))
 
     def close(self) -> None:
-        with self._write_lock, self._readers_lock:
+        with self._write_lock:
             if not self._closed:
                 self._closed = True
-                for connection in (*self._readers, self._writer):
-                    connection.close()
-                self._readers.clear()
+                self._readers.close()
+                self._writer.close()
 
     # Connections
 
@@ -142,12 +123,10 @@ class SqliteLedger(OperationLedger):
         connection.execute("PRAGMA secure_delete = ON")
         return connection
 
-    def _refuse_unusable(self) -> None:
-        if self._closed:
-            raise LedgerUnavailable("the ledger is closed", "nothing_written")
-        if os.getpid() != self._pid:
-            text = "the ledger was opened by another process; open it again after a fork"
-            raise LedgerUnavailable(text, "nothing_written")
+    def _connect_reader(self) -> apsw.Connection:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
 
 
 class _Patience:

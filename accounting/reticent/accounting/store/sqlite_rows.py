@@ -9,10 +9,9 @@ from typing import Any, Final, TypeVar, cast
 import apsw
 
 from reticent.accounting.journal import GENESIS, JournalHead
-from reticent.accounting.ledger import Dataset, Reservation, Statement
+from reticent.accounting.ledger import Dataset, Statement
 from reticent.accounting.ledger_errors import LedgerDamaged
-from reticent.accounting.scope_ids import scope_chain
-from reticent.accounting.store.rows import Changes, Claim, StoredReservation, Wanted
+from reticent.accounting.store.rows import Changes, Claim, StoredReservation, Wanted, stored_reservation
 
 __all__ = ["SqliteRows"]
 
@@ -90,11 +89,11 @@ class SqliteRows:
 
     def reservations(self, reservation_ids: Collection[str]) -> dict[str, StoredReservation]:
         rows = self._named(f"{_RESERVATION} WHERE r.reservation_id {_NAMED}", reservation_ids)
-        return {row[0]: _stored(row) for row in rows}
+        return {row[0]: stored_reservation(row) for row in rows}
 
     def expired(self, until_us: int, limit: int) -> tuple[StoredReservation, ...]:
         sql = f"{_RESERVATION} WHERE r.state = 'open' AND r.expires_us <= ? ORDER BY r.expires_us, r.opened_seq LIMIT ?"
-        return tuple(_stored(row) for row in self._rows(sql, (until_us, limit)))
+        return tuple(stored_reservation(row) for row in self._rows(sql, (until_us, limit)))
 
     def payloads(self, seqs: Collection[int]) -> dict[int, str]:
         rows = self._named(f"SELECT seq, payload FROM journal WHERE seq {_NAMED}", seqs)  # noqa: S608
@@ -189,18 +188,3 @@ def _inserted(stored: StoredReservation) -> Row:
 def _updated(stored: StoredReservation) -> Row:
     r = stored.reservation
     return (r.worst_case, r.state, int(r.scored), r.charge, r.expires_us, stored.closed_seq, r.reservation_id)
-
-
-def _stored(row: Row) -> StoredReservation:
-    reservation = Reservation(
-        reservation_id=row[0],
-        scope_ids=scope_chain(row[1]),
-        worst_case=row[2],
-        state=row[3],
-        scored=bool(row[4]),
-        charge=row[5],
-        owner=row[6],
-        reserved_us=row[7],
-        expires_us=row[8],
-    )
-    return StoredReservation(reservation, row[9], row[10], row[11])
