@@ -72,6 +72,14 @@ def test_a_ledger_is_made_once(location: str) -> None:
     ledger.close()
 
 
+def test_a_url_of_something_else_is_refused_and_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "not mysql://" in refused("create", "mysql://user/deep/ledger")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_location_may_come_from_the_environment(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETICENT_LEDGER_LOCATION", location)
     assert "made" in ran("create")

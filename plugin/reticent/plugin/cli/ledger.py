@@ -12,12 +12,12 @@ from rich.table import Table
 
 from reticent.accounting.ledger import JournalHead, Ledger, Statement
 from reticent.accounting.ledger_errors import LedgerError, LedgerMissing
-from reticent.accounting.store.locate import open_ledger, verify_ledger
+from reticent.accounting.store.locate import is_postgres, open_ledger, verify_ledger
 from reticent.accounting.units import to_nano_rounded_down
 from reticent.plugin.cli.common import LedgerLocation, fail
 from reticent.plugin.cli.ledger_drills import bench, chaos
 from reticent.plugin.cli.ledger_log import log
-from reticent.plugin.location import is_url, without_password
+from reticent.plugin.location import without_password
 
 __all__ = ["app"]
 
@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Budgets and the journal of charges
 def create(location: LedgerLocation) -> None:
     """Make an empty ledger; refuse where a file, or a ledger in the database, stands already."""
     name = without_password(location)
-    if not is_url(location):
+    if not _is_database(location):
         path = Path(location)
         if path.exists():
             raise fail(f"{path} exists; nothing was done")
@@ -37,6 +37,14 @@ def create(location: LedgerLocation) -> None:
         raise fail(f"{name} holds a ledger; nothing was done")
     _open(location, create=True).close()
     typer.echo(f"{name}: made. Keep it, and its backups, as long as the data sets that it accounts for.")
+
+
+def _is_database(location: str) -> bool:
+    """Whether it names a PostgreSQL database; an end with a message where it names what no ledger can be in."""
+    try:
+        return is_postgres(location)
+    except LedgerError as error:
+        raise fail(str(error)) from None
 
 
 @app.command("show")
