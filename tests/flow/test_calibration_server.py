@@ -122,6 +122,19 @@ def test_bodies_of_another_type_or_too_large_are_refused_unread(tmp_path: Path) 
         assert send(client, "north", b" " * (MAX_BODY_BYTES + 1))[0] == 413
 
 
+def test_an_unexpected_error_is_a_bare_500_and_its_text_goes_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: Rounds, site: str, data: bytes) -> None:
+        raise RuntimeError("CANARY of a record")
+
+    with server(tmp_path, make_plan(), Clock()) as client:
+        monkeypatch.setattr(Rounds, "submit", broken)
+        code, answer = send(client, "north", b"{}")  # the client raises what leaves the application
+    assert (code, answer["error"]["code"]) == (500, "internal_error")
+    assert "CANARY" not in json.dumps(answer) + caplog.text
+
+
 def test_a_full_disk_is_a_503_and_the_release_may_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan()
     body = release_bytes(plain_release(plan, 1, "north", 10))

@@ -13,16 +13,15 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reticent.plugin.core import Core
-from reticent.plugin.errors import ApiError, BadRequest, BodyTooLarge, NotFound, Overloaded, Unavailable, envelope
+from reticent.plugin.errors import ApiError, BadRequest, NotFound, Overloaded, Unavailable, envelope
 from reticent.plugin.handler import Answer
 from reticent.plugin.idempotency import HEADER, REPLAYED_HEADER, claim_of, replay
 from reticent.plugin.resolve import resolve
 from reticent.plugin.response import completion, stream_chunks
 from reticent.plugin.standing import standings
+from reticent.plugin.surface import LastResort, as_api_error, read_body
 from reticent.plugin.tenants import Caller
 from reticent.plugin.views import account
 from reticent.plugin.wire import ChatRequest, parse_chat_request
@@ -41,7 +40,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.core = core
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_middleware(_LastResort)
+    app.add_middleware(LastResort)
     app.add_api_route("/v1/chat/completions", chat, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", models, methods=["GET"])
     app.add_api_route("/v1/reticent/budget", budget, methods=["GET"])
@@ -66,7 +65,7 @@ async def chat(request: Request) -> Response:
     """`POST /v1/chat/completions`."""
     core = _core(request)
     caller = _caller(request)
-    body = await _read_body(request, core.settings.server.max_body_bytes)
+    body = await read_body(request, core.settings.server.max_body_bytes)
     wanted = parse_chat_request(body, max_messages=core.settings.server.max_messages)
     claim = claim_of(request.headers.get(HEADER), caller, body, core.settings.ledger.keep_answers_seconds)
     plan = resolve(wanted, caller, core.settings, core.rules, claim)
@@ -101,7 +100,7 @@ async def _stream(task: asyncio.Task[Answer], wanted: ChatRequest, identifier: s
     try:
         answer = await _outcome(task)
     except Exception as error:  # noqa: BLE001 - the status is sent already, so any failure becomes an event
-        yield f"data: {json.dumps(envelope(_as_api_error(error)))}\n\n"
+        yield f"data: {json.dumps(envelope(as_api_error(error)))}\n\n"
         return
     whole = completion(answer, identifier=identifier, model=wanted.model)
     for chunk in stream_chunks(whole, include_usage=wanted.usage_in_stream):
@@ -116,22 +115,6 @@ async def _outcome(task: asyncio.Task[Answer]) -> Answer:
         if task.cancelled():
             raise Unavailable("The server is stopping.", retry=False) from None
         raise
-
-
-async def _read_body(request: Request, limit: int) -> bytes:
-    """The body, refused as soon as it is known to be too large."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise BadRequest("The request body must be sent as application/json.")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > limit:
-        raise BodyTooLarge(f"The request body may have at most {limit} bytes.")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise BodyTooLarge(f"The request body may have at most {limit} bytes.")
-    return bytes(body)
 
 
 async def models(request: Request) -> dict[str, Any]:
@@ -186,16 +169,8 @@ async def metrics(request: Request) -> Response:
     return Response(generate_latest(_core(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _as_api_error(error: Exception) -> ApiError:
-    """The error itself, or a bare one: any other exception's text could carry anything, so only its type is logged."""
-    if isinstance(error, ApiError):
-        return error
-    log.error("a request failed: %s", type(error).__name__)
-    return ApiError("The server had an error while processing your request.")
-
-
 async def _on_api_error(_: Request, error: Exception) -> Response:
-    known = _as_api_error(error)
+    known = as_api_error(error)
     headers: dict[str, str] = {}
     if known.retry_after is not None:
         headers["Retry-After"] = str(known.retry_after)
@@ -216,30 +191,3 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     known = BadRequest("This method is not allowed here." if status == 405 else "The request is not valid.")
     headers = error.headers if isinstance(error, HTTPException) else None
     return JSONResponse(envelope(known), status_code=status, headers=headers)
-
-
-class _LastResort:
-    """Answers what no handler answered. An exception that left the application would be logged with all its text."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry."""
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except ClientDisconnect:
-            log.info("a client went away")
-        except Exception as error:
-            if scope["type"] != "http":
-                raise
-            response = JSONResponse(envelope(_as_api_error(error)), status_code=500)
-            if not started:
-                await response(scope, receive, send)

@@ -33,13 +33,13 @@ from reticent.plugin.calibration.keys import SiteKeys
 from reticent.plugin.errors import (
     ApiError,
     BadRequest,
-    BodyTooLarge,
     Conflict,
     Forbidden,
     NotFound,
     Unavailable,
     envelope,
 )
+from reticent.plugin.surface import LastResort, as_api_error, read_body
 
 __all__ = ["create_calibration_app"]
 
@@ -79,7 +79,7 @@ def create_calibration_app(rounds: Rounds, keys: SiteKeys) -> FastAPI:
     app.state.rounds, app.state.keys = rounds, keys
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_api_error)
+    app.add_middleware(LastResort)
     app.add_api_route("/v1/calibration/plan", _plan, methods=["GET"], response_model=None)
     app.add_api_route("/v1/calibration/round", _round, methods=["GET"], response_model=None)
     app.add_api_route("/v1/calibration/releases", _release, methods=["POST"], response_model=None)
@@ -116,7 +116,7 @@ async def _round(request: Request) -> Response:
 
 async def _release(request: Request) -> Response:
     rounds, site = _parts(request)
-    data = await _read_body(request)
+    data = await _read(request)
     try:
         entry = await run_in_threadpool(rounds.submit, site, data)
     except ReleaseRefusedError as error:
@@ -176,30 +176,16 @@ def _wire_error(error: ReleaseRefusedError) -> ApiError:
     return _Refused(error.detail[:500], code=error.reason)
 
 
-async def _read_body(request: Request) -> bytes:
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise BadRequest("A release must be sent as application/json.")
-    declared = request.headers.get("content-length", "0")
-    body = bytearray()
-    too_large = BodyTooLarge(f"A release may have at most {MAX_BODY_BYTES} bytes.")
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise too_large
+async def _read(request: Request) -> bytes:
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise too_large
+        return await read_body(request, MAX_BODY_BYTES, "A release")
     except ClientDisconnect:
         raise BadRequest("The request was cut off.") from None
-    return bytes(body)
 
 
 async def _on_api_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, ApiError):
-        log.error("a request failed: %s", type(error).__name__)
-        error = ApiError("The server had an error while processing your request.")
-    return JSONResponse(envelope(error), status_code=error.status)
+    known = as_api_error(error)
+    return JSONResponse(envelope(known), status_code=known.status)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
