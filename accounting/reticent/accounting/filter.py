@@ -27,7 +27,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from reticent.accounting.charges.bounded_range import require_order
+from reticent.accounting.charges.bounded_range import require_delta, require_order
 from reticent.accounting.errors import (
     BudgetTooSmallError,
     InvalidQuantityError,
@@ -46,10 +46,7 @@ _RELATIVE_MARGIN = 1e-12
 
 
 def _log_inverse(delta: float) -> float:
-    value = float(delta)
-    if not 0.0 < value < 1.0:
-        raise InvalidQuantityError("delta", delta, "between 0 and 1, both excluded")
-    return -math.log(value)
+    return -math.log(require_delta(delta))
 
 
 def overhead_ville(order: float, delta: float) -> float:

@@ -14,11 +14,14 @@ from typing import Literal
 import numpy as np
 
 from reticent.accounting.calibration.kinds import COUNT_ERROR, LOSS_NONLOSS, RELEASE_KINDS, ReleaseKind
+from reticent.accounting.charges.bounded_range import require_delta
 from reticent.accounting.charges.gaussian import (
+    LEAST_DISCRETE_SCALE,
     calibrated_scale,
     delta_of,
     discrete_calibrated_scale,
     discrete_delta_of,
+    scan_scales,
 )
 from reticent.accounting.errors import CalibrationError, InvalidQuantityError, require_non_negative, require_positive
 
@@ -35,8 +38,6 @@ SENSITIVITY: dict[ReleaseKind, float] = {LOSS_NONLOSS: 1.0, COUNT_ERROR: math.sq
 """L2 sensitivity of one slot."""
 
 _MARGIN = 1.0 + 1e-9
-_LEAST_SCALE = 0.05
-_COARSE_STEP = 1e-2
 
 
 def zcdp_scale(epsilon: float, delta: float, sensitivity: float = math.sqrt(2.0)) -> float:
@@ -45,10 +46,8 @@ def zcdp_scale(epsilon: float, delta: float, sensitivity: float = math.sqrt(2.0)
     At the paper's Δ = √2 it is 1/sqrt(ρ*). Holds for the continuous and for the discrete Gaussian (any ε > 0). Errors:
     `InvalidQuantityError`. Source: paper, equations 33 and 34.
     """
-    eps, d = require_positive("epsilon", epsilon), float(delta)
-    if not 0.0 < d < 1.0:
-        raise InvalidQuantityError("delta", delta, "between 0 and 1, both excluded")
-    L = -math.log(d)
+    eps = require_positive("epsilon", epsilon)
+    L = -math.log(require_delta(delta))
     root = eps / (math.sqrt(L + eps) + math.sqrt(L))  # the difference of the roots, without cancellation
     return require_positive("sensitivity", sensitivity) / (math.sqrt(2.0) * root) * (1.0 + 1e-12)
 
@@ -61,8 +60,8 @@ def discrete_pair_delta_of(epsilon: float, scale: float) -> float:
     that is a post-processing of this, so its δ is no larger. Relative error below 1e-12; `scale` ≥ 0.05.
     """
     eps, sigma = require_non_negative("epsilon", epsilon), require_positive("scale", scale)
-    if sigma < _LEAST_SCALE:
-        raise InvalidQuantityError("scale", scale, f"at least {_LEAST_SCALE}")
+    if sigma < LEAST_DISCRETE_SCALE:
+        raise InvalidQuantityError("scale", scale, f"at least {LEAST_DISCRETE_SCALE}")
     variance = sigma * sigma
     reach = math.ceil(60.0 * sigma) + 1
     first = math.ceil(1.0 - eps * variance) - 1  # largest s < 1 - εσ²
@@ -78,9 +77,8 @@ def discrete_pair_delta_of(epsilon: float, scale: float) -> float:
 def discrete_pair_calibrated_scale(epsilon: float, delta: float, step: float = 1e-4) -> float:
     """A scale on the grid of `step` at which the discrete pair is (ε, δ)-DP, nearly the least.
 
-    As `discrete_calibrated_scale`: it comes down from above the continuous scale to the first scale that fails, then up
-    by `step` to the first that holds; the scale returned has been tested by the exact sum. Errors: `CalibrationError`,
-    `InvalidQuantityError`.
+    As `discrete_calibrated_scale`: found by `scan_scales` from above the continuous scale, and tested by the exact sum.
+    Errors: `CalibrationError`, `InvalidQuantityError`.
     """
     width = require_positive("step", step)
 
@@ -88,15 +86,10 @@ def discrete_pair_calibrated_scale(epsilon: float, delta: float, step: float = 1
         return discrete_pair_delta_of(epsilon, scale) * _MARGIN <= delta
 
     top = 1.1 * calibrated_scale(epsilon, delta, SENSITIVITY[COUNT_ERROR]) + 0.5
-    scale = top
-    while scale - _COARSE_STEP >= _LEAST_SCALE and holds(scale):
-        scale -= _COARSE_STEP
-    index = max(math.floor(scale / width), math.ceil(_LEAST_SCALE / width))
-    while index * width <= top:
-        if holds(index * width):
-            return index * width
-        index += 1
-    raise CalibrationError(epsilon, delta, f"scales up to {top:g}")
+    found = scan_scales(holds, top, width)
+    if found is None:
+        raise CalibrationError(epsilon, delta, f"scales up to {top:g}")
+    return found
 
 
 def release_delta(

@@ -10,7 +10,7 @@ import math
 
 from reticent.accounting.errors import InvalidQuantityError, require_non_negative
 
-__all__ = ["renyi_divergence", "require_order", "worst_offset", "zcdp_cap"]
+__all__ = ["renyi_divergence", "require_delta", "require_order", "worst_offset", "zcdp_cap"]
 
 _EPS = 2.0**-52
 _SERIES_BELOW = 0.5
@@ -22,6 +22,14 @@ def require_order(order: float) -> float:
     if not (math.isfinite(alpha) and alpha > 1.0):
         raise InvalidQuantityError("order", order, "finite and above 1")
     return alpha
+
+
+def require_delta(delta: float) -> float:
+    """`delta` as a float if it lies between 0 and 1, both excluded, `InvalidQuantityError` otherwise."""
+    value = float(delta)
+    if not 0.0 < value < 1.0:
+        raise InvalidQuantityError("delta", delta, "between 0 and 1, both excluded")
+    return value
 
 
 def _log_sinhc(x: float) -> float:

@@ -36,12 +36,11 @@ from scipy.special import erfcx, log_ndtr
 
 from reticent.accounting.charges.bounded_range import require_order
 from reticent.accounting.charges.gaussian import renyi_charge
+from reticent.accounting.charges.rounding import charge_rounded_up
 from reticent.accounting.errors import InvalidQuantityError, require_non_negative, require_positive
-from reticent.accounting.units import to_nano_rounded_up
 
 __all__ = ["clamped_renyi_charge", "clamped_renyi_charge_rounded_up"]
 
-_RELATIVE_MARGIN = 1e-9
 _EPS = 2.0**-52
 _BISECTIONS = 60
 _SQRT_HALF = math.sqrt(0.5)
@@ -184,5 +183,4 @@ def clamped_renyi_charge_rounded_up(
     order: float, sensitivity: float, scale: float, reward_max: float, granule: float = 0.0
 ) -> int:
     """`clamped_renyi_charge` with a relative margin of 1e-9, rounded up to an integer of 1e-9 nat."""
-    charge = clamped_renyi_charge(order, sensitivity, scale, reward_max, granule)
-    return to_nano_rounded_up(charge * (1.0 + _RELATIVE_MARGIN))
+    return charge_rounded_up(clamped_renyi_charge(order, sensitivity, scale, reward_max, granule))

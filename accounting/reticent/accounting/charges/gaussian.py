@@ -7,16 +7,18 @@ The usual σ = Δ sqrt(2 ln(1.25/δ))/ε holds only for ε < 1, and the paper "P
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
-from reticent.accounting.charges.bounded_range import require_order
+from reticent.accounting.charges.bounded_range import require_delta, require_order
+from reticent.accounting.charges.rounding import charge_rounded_up
 from reticent.accounting.errors import CalibrationError, InvalidQuantityError, require_non_negative, require_positive
-from reticent.accounting.units import to_nano_rounded_up
 
 __all__ = [
+    "LEAST_DISCRETE_SCALE",
     "calibrated_scale",
     "delta_of",
     "discrete_calibrated_scale",
@@ -25,24 +27,20 @@ __all__ = [
     "probabilistic_epsilon",
     "renyi_charge",
     "renyi_charge_rounded_up",
+    "scan_scales",
 ]
+
+LEAST_DISCRETE_SCALE = 0.05
+"""The smallest scale of discrete noise, in units of its lattice, whose δ is computed."""
 
 _RELATIVE_MARGIN = 1e-9
 _DELTA_MARGIN = 1e-9
 _LOG_MU_RANGE = (-18.0, 9.0)
 _COARSE_STEP = 1e-2
-_LEAST_DISCRETE_SCALE = 0.05
 _SMALL_SHIFT = 0.1
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _ROOT_HALF = math.sqrt(0.5)
 _PHI_AT_0 = 1.0 / math.sqrt(2.0 * math.pi)
-
-
-def _require_delta(delta: float) -> float:
-    value = float(delta)
-    if not 0.0 < value < 1.0:
-        raise InvalidQuantityError("delta", delta, "between 0 and 1, both excluded")
-    return value
 
 
 def renyi_charge(order: float, sensitivity: float, scale: float) -> float:
@@ -57,7 +55,7 @@ def renyi_charge(order: float, sensitivity: float, scale: float) -> float:
 
 def renyi_charge_rounded_up(order: float, sensitivity: float, scale: float) -> int:
     """`renyi_charge` with a relative margin of 1e-9, rounded up to an integer of 1e-9 nat."""
-    return to_nano_rounded_up(renyi_charge(order, sensitivity, scale) * (1.0 + _RELATIVE_MARGIN))
+    return charge_rounded_up(renyi_charge(order, sensitivity, scale))
 
 
 def delta_of(epsilon: float, sensitivity: float, scale: float) -> float:
@@ -85,7 +83,7 @@ def probabilistic_epsilon(delta: float, sensitivity: float, scale: float) -> flo
     Source: privacy.md, section 4.
     """
     a = require_positive("sensitivity", sensitivity) / require_positive("scale", scale)
-    return max(0.0, 0.5 * a * a - a * float(ndtri(_require_delta(delta))))
+    return max(0.0, 0.5 * a * a - a * float(ndtri(require_delta(delta))))
 
 
 def epsilon_of(delta: float, sensitivity: float, scale: float) -> float:
@@ -95,7 +93,7 @@ def epsilon_of(delta: float, sensitivity: float, scale: float) -> float:
     set add at one order α, these do not. Errors: `InvalidQuantityError`, `CalibrationError`. Source: privacy.md,
     section 4.
     """
-    d, Delta = _require_delta(delta), require_positive("sensitivity", sensitivity)
+    d, Delta = require_delta(delta), require_positive("sensitivity", sensitivity)
     if delta_of(0.0, Delta, scale) <= d * (1.0 - _DELTA_MARGIN):
         return 0.0
     high = probabilistic_epsilon(d, Delta, scale) * (1.0 + _RELATIVE_MARGIN)
@@ -115,7 +113,7 @@ def calibrated_scale(epsilon: float, delta: float, sensitivity: float = 1.0) -> 
     σ = Δ/μ, μ the root of Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) = δ. Errors: `InvalidQuantityError`, `CalibrationError`.
     Source: certificate.md, "The e-process rule".
     """
-    eps, d = require_positive("epsilon", epsilon), _require_delta(delta)
+    eps, d = require_positive("epsilon", epsilon), require_delta(delta)
     Delta = require_positive("sensitivity", sensitivity)
 
     def excess(log_mu: float) -> float:
@@ -140,8 +138,8 @@ def discrete_delta_of(epsilon: float, scale: float) -> float:
     Source: certificate.md, "The e-process rule".
     """
     eps, sigma = require_non_negative("epsilon", epsilon), require_positive("scale", scale)
-    if sigma < _LEAST_DISCRETE_SCALE:
-        raise InvalidQuantityError("scale", scale, f"at least {_LEAST_DISCRETE_SCALE}")
+    if sigma < LEAST_DISCRETE_SCALE:
+        raise InvalidQuantityError("scale", scale, f"at least {LEAST_DISCRETE_SCALE}")
     variance = sigma * sigma
     first = math.ceil(0.5 - eps * variance) - 1
     reach = math.ceil(40.0 * sigma) + 1
@@ -159,27 +157,35 @@ def discrete_delta_of(epsilon: float, scale: float) -> float:
 def discrete_calibrated_scale(epsilon: float, delta: float, step: float = 1e-4) -> float:
     """A scale σ on the grid of `step` at which the discrete Gaussian with shift 1 is (ε, δ)-DP, nearly the least.
 
-    δ is not monotone in σ: at ε = 8, δ = 1e-6 there is a pocket [.559, .580] of admissible scales below .6593. The scan
-    comes down from above the continuous scale in hundredths to the first scale that fails, then goes up from there by
-    `step` to the first that holds, so it stays above such pockets. The scale returned has been tested by the exact sum
-    with a relative margin of 1e-9 in δ; nothing is claimed of other scales. Errors as `calibrated_scale`.
+    Found by `scan_scales` from above the continuous scale. The scale returned has been tested by the exact sum with a
+    relative margin of 1e-9 in δ; nothing is claimed of other scales. Errors as `calibrated_scale`.
     """
-    eps, d = require_positive("epsilon", epsilon), _require_delta(delta)
+    eps, d = require_positive("epsilon", epsilon), require_delta(delta)
     width = require_positive("step", step)
 
     def holds(scale: float) -> bool:
         return discrete_delta_of(eps, scale) * (1.0 + _DELTA_MARGIN) <= d
 
-    continuous = calibrated_scale(eps, d)
-    top = 1.1 * continuous + 0.5
-    scale = top
-    if not holds(scale):
+    top = 1.1 * calibrated_scale(eps, d) + 0.5
+    found = scan_scales(holds, top, width) if holds(top) else None
+    if found is None:
         raise CalibrationError(eps, d, f"scales up to {top:g}")
-    while scale - _COARSE_STEP >= _LEAST_DISCRETE_SCALE and holds(scale):
+    return found
+
+
+def scan_scales(holds: Callable[[float], bool], top: float, step: float) -> float | None:
+    """A scale of discrete noise on the grid of `step`, at most `top`, that `holds`; None if the scan finds none.
+
+    Which scales hold is not monotone in σ: with a shift of 1 at ε = 8, δ = 1e-6 there is a pocket [.559, .580] of
+    admissible scales below .6593. The scan comes down from `top` in hundredths to the first scale that fails, then goes
+    up from there by `step` to the first that holds, so it stays above such pockets.
+    """
+    scale = top
+    while scale - _COARSE_STEP >= LEAST_DISCRETE_SCALE and holds(scale):
         scale -= _COARSE_STEP
-    index = max(math.floor(scale / width), math.ceil(_LEAST_DISCRETE_SCALE / width))
-    while index * width <= top:
-        if holds(index * width):
-            return index * width
+    index = max(math.floor(scale / step), math.ceil(LEAST_DISCRETE_SCALE / step))
+    while index * step <= top:
+        if holds(index * step):
+            return index * step
         index += 1
-    raise CalibrationError(eps, d, f"scales up to {top:g}")
+    return None

@@ -9,13 +9,10 @@ import math
 from dataclasses import dataclass
 
 from reticent.accounting.charges.bounded_range import renyi_divergence
+from reticent.accounting.charges.rounding import charge_rounded_up
 from reticent.accounting.errors import InvalidQuantityError, require_integer, require_positive
-from reticent.accounting.units import to_nano_rounded_up
 
 __all__ = ["PrivBoN"]
-
-RELATIVE_MARGIN = 1e-9
-"""Added to every charge before it is rounded up to 1e-9 nat: far above the floating error of the formulas here."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class PrivBoN:
 
     def charge_rounded_up(self, order: float) -> int:
         """`charge` with a relative margin of 1e-9, rounded up to an integer of 1e-9 nat."""
-        return to_nano_rounded_up(self.charge(order) * (1.0 + RELATIVE_MARGIN))
+        return charge_rounded_up(self.charge(order))
 
 
 def _softplus(x: float) -> float:

@@ -31,17 +31,16 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from reticent.accounting.charges import bounded_range, pure_dp
+from reticent.accounting.charges.rounding import charge_rounded_up
 from reticent.accounting.errors import (
     InvalidQuantityError,
     require_integer,
     require_non_negative,
     require_positive,
 )
-from reticent.accounting.units import to_nano_rounded_up
 
 __all__ = ["PrivBoNGaussian"]
 
-_RELATIVE_MARGIN = 1e-9
 _WIDEST = 1e4
 _MOST_CANDIDATES = 1 << 16
 _LEAST_GRANULES = 8.0
@@ -178,4 +177,4 @@ class PrivBoNGaussian:
 
     def charge_rounded_up(self, order: float) -> int:
         """`charge` with a relative margin of 1e-9, rounded up to an integer of 1e-9 nat."""
-        return to_nano_rounded_up(self.charge(order) * (1.0 + _RELATIVE_MARGIN))
+        return charge_rounded_up(self.charge(order))

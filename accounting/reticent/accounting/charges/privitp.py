@@ -19,8 +19,9 @@ from reticent.accounting.charges.acceptance import AcceptanceLaw
 from reticent.accounting.charges.bounded_range import require_order
 from reticent.accounting.charges.clamped_gaussian import clamped_renyi_charge
 from reticent.accounting.charges.gaussian import renyi_charge
-from reticent.accounting.charges.round_costs import RELATIVE_MARGIN, RoundCosts, worst_over
+from reticent.accounting.charges.round_costs import RoundCosts, worst_over
 from reticent.accounting.charges.round_table import RoundTable, build_round_table
+from reticent.accounting.charges.rounding import RELATIVE_MARGIN, charge_rounded_up
 from reticent.accounting.errors import (
     InvalidQuantityError,
     require_finite,
@@ -140,7 +141,7 @@ class PrivITP:
 
     def threshold_charge_rounded_up(self, order: float) -> int:
         """`threshold_charge` with a relative margin of 1e-9, rounded up to an integer of 1e-9 nat."""
-        return to_nano_rounded_up(self.threshold_charge(order) * (1.0 + RELATIVE_MARGIN))
+        return charge_rounded_up(self.threshold_charge(order))
 
     # Phase 2, given the clamped threshold λ
 
@@ -208,8 +209,7 @@ class PrivITP:
         order: float | None = None,
     ) -> float:
         """Charge of phase 2 given λ and the outcome, nats: (t-1)r + s, or n r for a fallback (t is then ignored)."""
-        costs = self.round_costs(threshold, accounting, order)
-        return costs.fallback() if fallback else costs.accepted(halting_time)
+        return self.round_costs(threshold, accounting, order).charge(halting_time, fallback)
 
     def sampling_charge_rounded_up(
         self,
@@ -221,7 +221,7 @@ class PrivITP:
     ) -> int:
         """`sampling_charge` with margins for floating error, as an integer of 1e-9 nat."""
         costs = self.round_costs(threshold, accounting, order)
-        return costs.rounded_up(costs.fallback() if fallback else costs.accepted(halting_time))
+        return costs.rounded_up(costs.charge(halting_time, fallback))
 
     def worst_sampling_charge(
         self, threshold: float, accounting: PhaseTwoAccounting = "ville", order: float | None = None

@@ -18,23 +18,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from reticent.accounting.charges.bounded_range import require_delta
 from reticent.accounting.charges.gaussian import delta_of
 from reticent.accounting.charges.privitp import PrivITP
-from reticent.accounting.errors import (
-    InvalidQuantityError,
-    require_integer,
-    require_non_negative,
-    require_positive,
-)
+from reticent.accounting.errors import require_integer, require_non_negative, require_positive
 
 __all__ = ["PublishedAccounting", "published_threshold_epsilon", "true_delta_of_published_thresholds"]
 
 
 def published_threshold_epsilon(delta: float, sensitivity: float, threshold_noise: float) -> float:
     """ε1 = Δ sqrt(2 ln(1.25/δ))/σ_X, nats, as the paper uses it at every size (Theorem 4.1). Not a bound above 1."""
-    value = float(delta)
-    if not 0.0 < value < 1.0:
-        raise InvalidQuantityError("delta", delta, "between 0 and 1, both excluded")
+    value = require_delta(delta)
     a = require_positive("sensitivity", sensitivity) / require_positive("threshold_noise", threshold_noise)
     return a * math.sqrt(2.0 * math.log(1.25 / value))
 
@@ -87,8 +81,7 @@ class PublishedAccounting:
         With it the expected queries of privacy.md, section 5, column "paper's FSRC", come out (37.3 against 37,
         229.8 against 230, 1,149 against 1,149); with ε2post(n) for a fallback they are 31.9, 217, 1,087.
         """
-        costs = self.mechanism.round_costs(threshold)
-        return self.threshold_epsilon() + self.mechanism.candidates * costs.rejection
+        return self.threshold_epsilon() + self.mechanism.round_costs(threshold).fallback()
 
     def starts(self, spent: float, epsilon_total: float, worst_case: float) -> bool:
         """Algorithm 3, line 4: whether another query starts, spent + ε_max < ε_total."""

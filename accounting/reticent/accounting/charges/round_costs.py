@@ -7,13 +7,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from reticent.accounting.charges.rounding import charge_rounded_up
 from reticent.accounting.errors import InvalidQuantityError, require_integer, require_non_negative
-from reticent.accounting.units import to_nano_rounded_up
 
-__all__ = ["RELATIVE_MARGIN", "RoundCosts", "worst_over"]
-
-RELATIVE_MARGIN = 1e-9
-"""Relative margin of every `rounded_up` amount, for floating error."""
+__all__ = ["RoundCosts", "worst_over"]
 
 _SUPREMUM_GAP = 0.01
 _SUPREMUM_CELLS = 2000
@@ -53,6 +50,10 @@ class RoundCosts:
         """n r, nats: no candidate was accepted."""
         return self.candidates * self.rejection
 
+    def charge(self, halting_time: int, fallback: bool) -> float:
+        """Of one outcome, nats: `accepted`, or `fallback` for a fallback (t is then ignored)."""
+        return self.fallback() if fallback else self.accepted(halting_time)
+
     def worst(self) -> float:
         """(n-1)r + max(r, s), nats."""
         return max(self.accepted(self.candidates), self.fallback())
@@ -70,7 +71,7 @@ class RoundCosts:
 
     def rounded_up(self, nats: float) -> int:
         """`nats` (one of the amounts above) with margins for rounding, in 1e-9 nat. Monotone in `nats`."""
-        return to_nano_rounded_up(nats * (1.0 + RELATIVE_MARGIN) + self.candidates * self.slack)
+        return charge_rounded_up(nats, self.candidates * self.slack)
 
 
 def worst_over(costs_at: Callable[[float], RoundCosts], low: float, high: float) -> tuple[float, float]:

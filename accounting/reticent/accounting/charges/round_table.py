@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from reticent.accounting.charges.bounded_range import require_order
 from reticent.accounting.charges.renyi_rounds import (
+    Points,
     acceptance_for,
     cover,
     curve,
@@ -35,7 +36,7 @@ from reticent.accounting.charges.renyi_rounds import (
     slack_per_round,
 )
 
-__all__ = ["RoundTable", "build_round_table"]
+__all__ = ["RoundLaw", "RoundTable", "build_round_table", "cheapest_excess"]
 
 Array = NDArray[np.float64]
 
@@ -107,7 +108,7 @@ def build_round_table(
     """
     require_order(order)
     R, Delta, sigma_Z = reward_max, sensitivity, reward_noise
-    law = _Law(R, Delta, regularization, sigma_Z, R + sigma_Z * truncation)
+    law = RoundLaw(R, Delta, regularization, sigma_Z, R + sigma_Z * truncation)
     edges = law.edges()
     low, high = edges[:-1], edges[1:]
     middle = 0.5 * (low + high)
@@ -138,7 +139,7 @@ def build_round_table(
 
 
 @dataclass(frozen=True)
-class _Law:
+class RoundLaw:
     """The acceptance law for arrays of λ, and the grids on which it is looked at."""
 
     reward_max: float
@@ -199,7 +200,7 @@ class _Law:
         return float(max(-accept.min(), -reject.min()))
 
 
-def _searched(law: _Law, edges: Array, odds: Array, kappa: Array, order: float) -> Array:
+def _searched(law: RoundLaw, edges: Array, odds: Array, kappa: Array, order: float) -> Array:
     """By how much r should exceed the least r, for each cell: a golden-section search on some edges, interpolated.
 
     Uses the curve's own points, uncertified: it only proposes r, and s is then certified for it.
@@ -215,23 +216,32 @@ def _searched(law: _Law, edges: Array, odds: Array, kappa: Array, order: float) 
             ceiling=law.ceiling,
             noise=law.noise,
         )
+        best = cheapest_excess(points, weight, kappa[places], order, _SEARCH_ITERATIONS)[1]
+    middle = 0.5 * (edges[:-1] + edges[1:])
+    return np.asarray(np.exp(np.interp(middle, edges[places], best)))
+
+
+def cheapest_excess(points: Points, odds: Array, kappa: Array, order: float, iterations: int) -> tuple[Array, Array]:
+    """For each row of `points` (the least r, log of by how much r should exceed it), by a golden-section search.
+
+    What is least at that r is the expected cost odds·r + s, s the least for it; r up to κ (`kappa`) is looked at.
+    """
+    with np.errstate(all="ignore"):
         least = least_rejection(points, order)
-        most = np.maximum(kappa[places] - least, 0.0) + 1e-300
+        most = np.maximum(kappa - least, 0.0) + 1e-300
 
         def expected(x: Array) -> Array:
             r = least + np.exp(x)
-            return np.asarray(weight * r + acceptance_for(points, r, order))
+            return np.asarray(odds * r + acceptance_for(points, r, order))
 
         left, right = np.log(most * _LEAST_SHARE + 1e-300), np.log(most)
         one, two = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
         at_one, at_two = expected(one), expected(two)
-        for _ in range(_SEARCH_ITERATIONS):
+        for _ in range(iterations):
             keep_left = at_one < at_two
             left, right = np.where(keep_left, left, one), np.where(keep_left, two, right)
             inside = np.where(keep_left, right - _GOLDEN * (right - left), left + _GOLDEN * (right - left))
             at_inside = expected(inside)
             one, two = np.where(keep_left, inside, two), np.where(keep_left, one, inside)
             at_one, at_two = np.where(keep_left, at_inside, at_two), np.where(keep_left, at_one, at_inside)
-        best = 0.5 * (left + right)
-    middle = 0.5 * (edges[:-1] + edges[1:])
-    return np.asarray(np.exp(np.interp(middle, edges[places], best)))
+        return least, 0.5 * (left + right)

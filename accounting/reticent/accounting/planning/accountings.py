@@ -90,9 +90,7 @@ def privbon_cost(mechanism: PrivBoN | PrivBoNGaussian, budget: Budget, order: fl
         order = common_order(budget)
         # One candidate costs nothing at any order.
         if mechanism.charge(order) > 0.0:
-            order = numerically_best_order(
-                budget, common_order(budget), lambda a: (mechanism.charge(a), mechanism.charge(a))
-            )
+            order = numerically_best_order(budget, order, lambda a: (mechanism.charge(a), mechanism.charge(a)))
     charge = mechanism.charge(order)
     return QueryCost(order, budget.spendable(order), charge, None, constant_charge(charge))
 

@@ -38,7 +38,7 @@ from itertools import count
 
 from scipy.special import ndtri
 
-from reticent.accounting.charges.bounded_range import worst_offset
+from reticent.accounting.charges.bounded_range import require_delta, worst_offset
 from reticent.accounting.charges.gaussian import calibrated_scale
 from reticent.accounting.charges.privbon import PrivBoN
 from reticent.accounting.charges.privitp import PrivITP
@@ -145,8 +145,7 @@ def largest_count(loss: PrivacyLoss, epsilon: float, delta: float, guarantee: Gu
 
 def _gaussian_total(epsilon: float, delta: float, guarantee: Guarantee) -> float:
     """Mean loss μ²/2 of the Gaussian with exactly (ε, δ): what k small losses add up to at the limit, roughly."""
-    if not 0.0 < float(delta) < 1.0:
-        raise InvalidQuantityError("delta", delta, "between 0 and 1, both excluded")
+    require_delta(delta)
     if guarantee == "probabilistic":
         z = max(-float(ndtri(delta)), 0.0)
         return 0.5 * (math.sqrt(z * z + 2.0 * require_positive("epsilon", epsilon)) - z) ** 2

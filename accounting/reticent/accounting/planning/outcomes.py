@@ -22,6 +22,7 @@ from reticent.accounting.planning.laws import Floats, RewardLaw
 __all__ = [
     "OutcomeLaw",
     "acceptance_probabilities",
+    "even_thresholds",
     "normalizers",
     "occupancy",
     "outcome_law",
@@ -75,12 +76,6 @@ class OutcomeLaw:
         """(G,) probabilities of an acceptance, by node."""
         mean: Floats = self.batches[:, 1].mean(axis=0)
         return mean
-
-    @property
-    def acceptance_by_round(self) -> float:
-        """Acceptances per candidate looked at: the average acceptance probability of one round."""
-        accepted = float(self.acceptances.sum())
-        return accepted / (accepted + float(self.rejections.sum()))
 
     def mean_cost(self, rejection: Floats, acceptance: Floats) -> tuple[float, float]:
         """Expected cost with `rejection` and `acceptance` (G,) at the nodes, and its standard error."""
@@ -141,10 +136,14 @@ def outcome_law(mechanism: PrivITP, law: RewardLaw, *, draws: int = 16384, seed:
 def threshold_grid(mechanism: PrivITP) -> Floats:
     """Equally spaced nodes over [-β, R - β], 129 to 1025 of them, at least 16 to a σ_Z where that many suffice."""
     wanted = math.ceil(_NODES_PER_NOISE * mechanism.reward_max / mechanism.reward_noise) + 1
-    low = -mechanism.regularization
+    return even_thresholds(mechanism, min(max(wanted, _LEAST_NODES), _MOST_NODES))
+
+
+def even_thresholds(mechanism: PrivITP, count: int) -> Floats:
+    """`count` equally spaced λ over [-β, R - β]."""
     # The ends exactly as the mechanism clamps them: `acceptance_law` refuses anything outside.
-    high = mechanism.reward_max - mechanism.regularization
-    return np.clip(np.linspace(low, high, min(max(wanted, _LEAST_NODES), _MOST_NODES)), low, high)
+    low, high = -mechanism.regularization, mechanism.reward_max - mechanism.regularization
+    return np.clip(np.linspace(low, high, count), low, high)
 
 
 def normalizers(mechanism: PrivITP, law: RewardLaw, prompt: int, count: int, rng: np.random.Generator) -> Floats:

@@ -1,28 +1,21 @@
-"""Pool files: rewards of many answers to many prompts, one JSON object a line, plain or gzipped.
-
-    {"prompt_id": …, "responses": [{"proxy_reward": 0.37, …}, …]}
-
-A response whose reward is null or missing was not scored and is left out, and so is a prompt without any reward.
-"""
+"""Pool files (`pool_lines`) as reward laws. A prompt without any reward is left out."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from reticent.accounting.errors import require_positive
 from reticent.accounting.planning.laws import Floats, RewardLawError
+from reticent.accounting.planning.pool_lines import read_lines
 
 __all__ = ["PoolLaw", "load_pool"]
 
 _MOST_PROMPTS = 500
+_MISSING = "there is no such file, and it is no beta:a,b, uniform or point:v"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +72,13 @@ def load_pool(
     """
     R = require_positive("reward_max", reward_max)
     low, high = bounds if bounds is not None else (0.0, R)
+    refuse = partial(RewardLawError, str(path))
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise RewardLawError(str(path), f"the bounds must be finite and in order, not {low:g}, {high:g}")
-    raw = [values for values in _rewards(path, reward_field) if len(values)]
+        raise refuse(f"the bounds must be finite and in order, not {low:g}, {high:g}")
+    lines = read_lines(path, reward_field, refuse, missing=_MISSING)
+    raw = [values for line in lines if len(values := line.rewards(reward_field, refuse))]
     if not raw:
-        raise RewardLawError(str(path), f"no response has a number as {reward_field!r}")
+        raise refuse(f"no response has a number as {reward_field!r}")
     read = len(raw)
     if read > most_prompts:
         kept = np.random.default_rng(seed).choice(read, most_prompts, replace=False)
@@ -101,36 +96,3 @@ def _bounded(values: Floats, low: float, high: float, R: float) -> Floats:
     finite = np.isfinite(values)
     share = (np.clip(np.where(finite, values, low), low, high) - low) / (high - low)
     return np.where(finite, np.clip(R * share, 0.0, R), 0.0)
-
-
-def _rewards(path: Path, reward_field: str) -> Iterator[Floats]:
-    for number, line in _lines(path):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            raise RewardLawError(str(path), f"line {number} is not JSON") from None
-        responses = row.get("responses") if isinstance(row, dict) else None
-        if not isinstance(responses, list) or not all(isinstance(response, dict) for response in responses):
-            raise RewardLawError(str(path), f'line {number} has no list "responses" of objects')
-        values: list[Any] = [r[reward_field] for r in responses if r.get(reward_field) is not None]
-        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
-            raise RewardLawError(str(path), f"line {number}: {reward_field!r} must be a number or null")
-        try:
-            yield np.array(values, dtype=np.float64)
-        except OverflowError:
-            raise RewardLawError(str(path), f"line {number}: {reward_field!r} is too large a number") from None
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, line
-    except (gzip.BadGzipFile, EOFError, UnicodeDecodeError, zlib.error):
-        raise RewardLawError(str(path), "is neither text nor whole gzipped text") from None
-    except OSError as error:
-        what = "there is no such file, and it is no beta:a,b, uniform or point:v"
-        raise RewardLawError(str(path), what if isinstance(error, FileNotFoundError) else str(error.strerror)) from None

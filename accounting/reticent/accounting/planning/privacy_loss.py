@@ -15,7 +15,7 @@ Sources: privacy.md, section 5; the rounding is that of "connect the dots" (Doro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +164,7 @@ class PrivacyLoss:
         masses += np.bincount(below - start, self.masses * (1.0 - share) * np.exp(-self.tilt * up), size)
         masses += np.bincount(below - start + 1, self.masses * share * np.exp(self.tilt * (step - up)), size)
         made = PrivacyLoss.from_tilted(step, start, masses, self.tilt, self.squared_steps + step * step)
-        return _with_moment(made, made.log_moment + self.log_moment)
+        return replace(made, log_moment=made.log_moment + self.log_moment)
 
     def composed(self, other: PrivacyLoss) -> PrivacyLoss:
         """Law of the sum of two independent losses with equal step and tilt."""
@@ -182,7 +182,7 @@ class PrivacyLoss:
             self.squared_steps + other.squared_steps,
             self.offset + other.offset,
         )
-        return _with_moment(made, self.log_moment + other.log_moment)
+        return replace(made, log_moment=self.log_moment + other.log_moment)
 
     def trade_off(self, epsilon: float, copies: int, guarantee: Guarantee = "dp", *, at: float = 1e-2) -> DeltaBracket:
         """δ of `copies` independent losses at ε: E (1 - e^{ε - ΣL})_+ for "dp", P(ΣL > ε) for "probabilistic".
@@ -250,7 +250,3 @@ class PrivacyLoss:
             moment = top + math.log(float(np.exp(exponents - top).sum()))
             bound += math.exp(min(copies * moment - theta * edge, 0.0))
         return bound + _LOST
-
-
-def _with_moment(loss: PrivacyLoss, log_moment: float) -> PrivacyLoss:
-    return PrivacyLoss(loss.step, loss.offset, loss.start, loss.masses, loss.tilt, log_moment, loss.squared_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from reticent.accounting.planning.accountings import (
     privbon_cost,
     privitp_costs,
 )
-from reticent.accounting.planning.laws import RewardLaw
+from reticent.accounting.planning.laws import Floats, RewardLaw
 from reticent.accounting.planning.limit import Limit, composition_limit
 from reticent.accounting.planning.outcomes import OutcomeLaw, outcome_law
 from reticent.accounting.planning.queries import Answered, Budget, answered
@@ -41,11 +42,6 @@ class AccountingPlan:
     def to_dict(self) -> dict[str, Any]:
         """For `--json`; amounts in nats, an outcome that never happens has none."""
         law = self.cost.law
-        outcomes = None
-        if self.cost.outcomes is not None:
-            n = len(self.cost.outcomes) - 1
-            rows = [(_outcome_name(row, n), float(self.cost.outcomes[row])) for row in shown_outcomes(n)]
-            outcomes = {name: charge if math.isfinite(charge) else None for name, charge in rows}
         return {
             "sound": self.sound,
             "what": ACCOUNTINGS[self.name].what,
@@ -55,7 +51,7 @@ class AccountingPlan:
             "mean_charge": law.mean,
             "mean_charge_error": law.mean_error,
             "worst_charge": law.worst,
-            "charge_by_outcome": outcomes,
+            "charge_by_outcome": None if self.cost.outcomes is None else _by_outcome(self.cost.outcomes),
             "queries": _finite(self.answered.mean),
             "queries_error": self.answered.error,
         }
@@ -114,10 +110,6 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        halting = None
-        if self.outcome is not None:
-            n = self.outcome.candidates
-            halting = {_outcome_name(row, n): float(self.outcome.halting[row]) for row in shown_outcomes(n)}
         parameters = {name: getattr(self.mechanism, name) for name in self.mechanism.__dataclass_fields__}
         return {
             "rule": self.rule,
@@ -127,7 +119,7 @@ class Plan:
             "answer_reward": {"mean": self.reward[0], "standard_error": self.reward[1]},
             "base_reward": self.base_reward,
             "best_of_n_reward": {"mean": self.best_reward[0], "standard_error": self.best_reward[1]},
-            "outcome_probability": halting,
+            "outcome_probability": None if self.outcome is None else _by_outcome(self.outcome.halting),
             "queries": {a.name: _finite(a.answered.mean) for a in self.accountings},
             "limit": self._share(self.limit),
             "unclamped_limit": self._share(self.unclamped_limit),
@@ -136,7 +128,7 @@ class Plan:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity: a query that costs nothing is answered without end, None."""
+    """JSON has neither infinity nor NaN: None for a query that is answered without end, or for what does not happen."""
     return value if math.isfinite(value) else None
 
 
@@ -145,8 +137,11 @@ def shown_outcomes(n: int) -> list[int]:
     return [*sorted({t - 1 for t in (1, 2, 4, n) if t <= n}), n]
 
 
-def _outcome_name(row: int, n: int) -> str:
-    return "fallback" if row == n else f"accepted_{row + 1}"
+def _by_outcome(values: Floats) -> dict[str, float | None]:
+    """Those of (n + 1,) `values` that tables show, by the outcome's name."""
+    n = len(values) - 1
+    names = {row: "fallback" if row == n else f"accepted_{row + 1}" for row in shown_outcomes(n)}
+    return {name: _finite(float(values[row])) for row, name in names.items()}
 
 
 def plan_privbon(
@@ -162,9 +157,8 @@ def plan_privbon(
     n, gaussian = mechanism.candidates, isinstance(mechanism, PrivBoNGaussian)
     cost = privbon_cost(mechanism, budget, order)
     (reward,) = privbon_rewards(law, n, [mechanism.noise_scale], draws=draws, seed=seed, gaussian=gaussian)
-    accounting = AccountingPlan("privbon", cost, answered(cost.spendable, cost.law, seed=seed))
     best = best_of_n_reward(law, n, draws=draws, seed=seed)
-    return Plan(mechanism, law, budget, (accounting,), None, reward, base_reward(law), best)
+    return Plan(mechanism, law, budget, _accountings({"privbon": cost}, seed), None, reward, base_reward(law), best)
 
 
 def plan_privitp(
@@ -179,8 +173,12 @@ def plan_privitp(
     """Plan for PrivITP under every accounting, those with an order at `order`, or each at its own best one."""
     outcome = outcome_law(mechanism, law, draws=draws, seed=seed)
     costs = privitp_costs(mechanism, outcome, budget, order)
-    accountings = tuple(
-        AccountingPlan(name, cost, answered(cost.spendable, cost.law, seed=seed)) for name, cost in costs.items()
-    )
+    accountings = _accountings(costs, seed)
     best = best_of_n_reward(law, mechanism.candidates, draws=draws, seed=seed)
     return Plan(mechanism, law, budget, accountings, outcome, outcome.mean_reward(), base_reward(law), best)
+
+
+def _accountings(costs: Mapping[str, QueryCost], seed: int) -> tuple[AccountingPlan, ...]:
+    return tuple(
+        AccountingPlan(name, cost, answered(cost.spendable, cost.law, seed=seed)) for name, cost in costs.items()
+    )

@@ -27,14 +27,13 @@ from scipy import fft
 
 from reticent.accounting.charges.privitp import PrivITP
 from reticent.accounting.errors import require_integer, require_positive
-from reticent.accounting.planning.laws import RewardLaw
-from reticent.accounting.planning.outcomes import acceptance_probabilities, normalizers
+from reticent.accounting.planning.laws import Floats, RewardLaw
+from reticent.accounting.planning.outcomes import acceptance_probabilities, even_thresholds, normalizers
 from reticent.accounting.planning.privacy_loss import PrivacyLoss, rounded_weights
 from reticent.accounting.planning.worst_thresholds import FARTHEST, Atoms, binned, clamped_losses, unclamped_losses
 
 __all__ = ["Atoms", "QueryLoss", "Round", "worst_query", "worst_round"]
 
-Floats = NDArray[np.float64]
 Spectrum = NDArray[np.complex128]
 
 _FINE_MOST = 1 << 17  # points of one query's loss
@@ -242,9 +241,8 @@ def _table(mechanism: PrivITP, threshold: float) -> tuple[Floats, Floats]:
 
 
 def _thresholds(mechanism: PrivITP) -> Floats:
-    low, high = -mechanism.regularization, mechanism.reward_max - mechanism.regularization
     wanted = math.ceil(_NODES_PER_NOISE * mechanism.reward_max / mechanism.reward_noise)
-    return np.clip(np.linspace(low, high, min(max(wanted, _LEAST_NODES), _MOST_NODES)), low, high)
+    return even_thresholds(mechanism, min(max(wanted, _LEAST_NODES), _MOST_NODES))
 
 
 def _groups(rewards: RewardLaw) -> list[list[int]]:

@@ -18,7 +18,7 @@ from reticent.accounting.planning.compare import Grid, default_grid
 from reticent.accounting.planning.queries import Budget
 from reticent.plugin.cli.common import fail, load_or_exit
 
-__all__ = ["Given", "Question", "bad_input", "bounds_of", "from_configuration", "grid_of", "settle"]
+__all__ = ["Given", "Question", "bad_input", "bounds_of", "budget_of", "from_configuration", "grid_of", "settle"]
 
 _CANDIDATES, _MOST_CANDIDATES = 8, 4096
 _DELTA = 1e-6
@@ -154,22 +154,24 @@ def settle(given: Given) -> Question:
         "candidates", _CANDIDATES if given.candidates is None else given.candidates, 1, _MOST_CANDIDATES
     )
     epsilon, delta = given.epsilon or 0.0, _DELTA if given.delta is None else given.delta
-    guarantee: Guarantee = given.guarantee or "dp"
-    # An order for which the overhead leaves something, to check ε and δ; at a given α that must be so too.
-    PrivacyFilter(epsilon, delta, given.order if given.order is not None else _generous(epsilon), guarantee)
+    budget = budget_of(epsilon, delta, given.order, given.guarantee or "dp")
     return Question(
         rule=given.rule or "privbon",
         reward_max=lattice.reward_max,
         sensitivity=lattice.sensitivity,
         candidates=candidates,
-        budget=Budget(epsilon, delta, guarantee),
+        budget=budget,
         order=given.order,
         given=given,
     )
 
 
-def _generous(epsilon: float) -> float:
-    return 1.0 + 1e4 / epsilon if 0.0 < epsilon < 1e6 else 2.0
+def budget_of(epsilon: float, delta: float, order: float | None, guarantee: Guarantee = "dp") -> Budget:
+    """The budget, checked. Errors: `InvalidQuantityError`, `BudgetTooSmallError`."""
+    # Without an α, one for which the overhead leaves something, to check ε and δ; at a given α that must be so too.
+    generous = 1.0 + 1e4 / epsilon if 0.0 < epsilon < 1e6 else 2.0
+    PrivacyFilter(epsilon, delta, generous if order is None else order, guarantee)
+    return Budget(epsilon, delta, guarantee)
 
 
 def grid_of(question: Question, given: Given) -> Grid:

@@ -22,10 +22,9 @@ from reticent.accounting.studies.pools.replicates import Replicated, replicate
 from reticent.accounting.studies.pools.results import Row, rows
 from reticent.accounting.studies.pools.run import CheckpointError, evaluate
 from reticent.plugin.cli.common import say
+from reticent.plugin.cli.plan_inputs import bad_input, budget_of
 from reticent.plugin.cli.simulate_inputs import (
-    bad_input,
     bound_of,
-    budget_of,
     default_candidates,
     numbers_of,
     pool_of,

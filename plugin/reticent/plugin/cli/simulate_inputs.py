@@ -6,20 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import typer
 from scipy.special import expit
 
-from reticent.accounting.filter import PrivacyFilter
 from reticent.accounting.planning.laws import Floats
-from reticent.accounting.planning.queries import Budget
 from reticent.accounting.studies.pools.files import Pool, read_pool
-from reticent.plugin.cli.common import fail
+from reticent.plugin.cli.plan_inputs import bad_input
 from reticent.rewards.bounds import ClipBound, parse_bound
 
 __all__ = [
-    "bad_input",
     "bound_of",
-    "budget_of",
     "default_candidates",
     "numbers_of",
     "pool_of",
@@ -28,11 +23,6 @@ __all__ = [
 ]
 
 _MOST_DEFAULT = 64
-
-
-def bad_input(message: str) -> typer.Exit:
-    """Say what is wrong with the command line; raise the result (exit code 2)."""
-    return fail(message, 2)
 
 
 def bound_of(text: str | None) -> Callable[[Floats], Floats]:
@@ -86,13 +76,6 @@ def default_candidates(pool: Pool, *, distinct: bool) -> tuple[int, ...]:
     """1, 2, 4, … up to 64, or to the answers of the prompt that has fewest."""
     most = min(_MOST_DEFAULT, pool.fewest) if distinct else _MOST_DEFAULT
     return tuple(2**k for k in range(most.bit_length()) if 2**k <= most)
-
-
-def budget_of(epsilon: float, delta: float, order: float | None) -> Budget:
-    """The budget, checked. Errors: `InvalidQuantityError`, `OverheadExceedsBudgetError`."""
-    generous = 1.0 + 1e4 / epsilon if 0.0 < epsilon < 1e6 else 2.0
-    PrivacyFilter(epsilon, delta, generous if order is None else order, "dp")
-    return Budget(epsilon, delta)
 
 
 def pool_of(path: Path, bound: Callable[[Floats], Floats], reward_field: str) -> Pool:

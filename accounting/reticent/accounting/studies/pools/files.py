@@ -1,18 +1,16 @@
-"""Pool files with a true reward: one JSON object a line, plain or gzipped.
+"""Pool files (`planning.pool_lines`) with a true reward.
 
     {"prompt_id": …, "responses": [{"proxy_reward": 0.37, "is_correct": 1}, …]}
 
-The true reward of a response is `gold`, a number in [0, 1], where it has one, else `is_correct`. A response whose
-proxy reward is null or missing was not scored and is left out, and so is a prompt without any reward.
+The true reward of a response is `gold`, a number in [0, 1], where it has one, else `is_correct`; one that was not
+scored needs none. A prompt without any reward is left out.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import numpy as np
 
 from reticent.accounting.errors import AccountingError
 from reticent.accounting.planning.laws import Floats
+from reticent.accounting.planning.pool_lines import Refusal, read_lines
 
 __all__ = ["Pool", "PoolFileError", "read_pool"]
 
@@ -80,9 +79,11 @@ def read_pool(path: Path, bound: Callable[[Floats], Floats], *, reward_field: st
     rewards: list[Floats] = []
     truths: list[Floats] = []
     unscored = not_finite = finite = at_ends = 0
-    for number, line in _lines(path):
-        raw, truth, left_out = _line(name, number, line, reward_field)
-        unscored += left_out
+    refuse = partial(PoolFileError, name)
+    for line in read_lines(path, reward_field, refuse):
+        truth = np.array([_truth(line.number, response, refuse) for response in line.scored], dtype=np.float64)
+        raw = line.rewards(reward_field, refuse)
+        unscored += line.left_out
         if not len(raw):
             continue
         good = np.isfinite(raw)
@@ -94,51 +95,17 @@ def read_pool(path: Path, bound: Callable[[Floats], Floats], *, reward_field: st
         rewards.append(moved)
         truths.append(truth)
     if not rewards:
-        raise PoolFileError(name, f"no response has a number as {reward_field!r}")
+        raise refuse(f"no response has a number as {reward_field!r}")
     return Pool(name, tuple(rewards), tuple(truths), unscored, not_finite, at_ends / finite if finite else 0.0)
 
 
-def _line(name: str, number: int, line: str, reward_field: str) -> tuple[Floats, Floats, int]:
-    """(raw rewards, true rewards, responses left out) of one line."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        raise PoolFileError(name, f"line {number} is not JSON") from None
-    responses = row.get("responses") if isinstance(row, dict) else None
-    if not isinstance(responses, list) or not all(isinstance(response, dict) for response in responses):
-        raise PoolFileError(name, f'line {number} has no list "responses" of objects')
-    kept = [response for response in responses if response.get(reward_field) is not None]
-    raw = [response[reward_field] for response in kept]
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in raw):
-        raise PoolFileError(name, f"line {number}: {reward_field!r} must be a number or null")
-    truth = [_truth(name, number, response) for response in kept]
-    try:
-        return np.array(raw, dtype=np.float64), np.array(truth, dtype=np.float64), len(responses) - len(kept)
-    except OverflowError:
-        raise PoolFileError(name, f"line {number}: {reward_field!r} is too large a number") from None
-
-
-def _truth(name: str, number: int, response: dict[str, Any]) -> float:
+def _truth(number: int, response: dict[str, Any], refuse: Refusal) -> float:
     gold = response.get("gold")
     if gold is not None:
         if isinstance(gold, bool) or not isinstance(gold, int | float) or not 0.0 <= gold <= 1.0:
-            raise PoolFileError(name, f"line {number}: 'gold' must be a number in [0, 1], or left out")
+            raise refuse(f"line {number}: 'gold' must be a number in [0, 1], or left out")
         return float(gold)
     correct = response.get("is_correct")
     if correct not in (0, 1):
-        raise PoolFileError(name, f"line {number}: a response needs 'gold' in [0, 1], or 'is_correct' as 0 or 1")
+        raise refuse(f"line {number}: a response needs 'gold' in [0, 1], or 'is_correct' as 0 or 1")
     return float(correct)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, line
-    except (gzip.BadGzipFile, EOFError, UnicodeDecodeError, zlib.error):
-        raise PoolFileError(str(path), "is neither text nor whole gzipped text") from None
-    except OSError as error:
-        raise PoolFileError(str(path), str(error.strerror)) from None

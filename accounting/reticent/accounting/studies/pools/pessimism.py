@@ -15,7 +15,7 @@ import numpy as np
 
 from reticent.accounting.charges.privitp import PrivITP
 from reticent.accounting.planning.laws import Floats
-from reticent.accounting.planning.outcomes import acceptance_probabilities, occupancy, psi
+from reticent.accounting.planning.outcomes import acceptance_probabilities, even_thresholds, occupancy, psi
 from reticent.accounting.studies.pools.blocks import Blocks, interpolation
 from reticent.accounting.studies.pools.groups import COLUMNS, Groups
 from reticent.accounting.studies.pools.round_charges import RoundCharges
@@ -103,8 +103,7 @@ class Smoothing:
         """For that mechanism, and all that differ from it in n, L and Δ only."""
         least = min(mechanism.threshold_noise, mechanism.reward_noise)
         wanted = math.ceil(_NODES_PER_NOISE * mechanism.reward_max / least) + 1
-        low, high = -mechanism.regularization, mechanism.reward_max - mechanism.regularization
-        grid = np.clip(np.linspace(low, high, min(max(wanted, _LEAST_NODES), _MOST_NODES)), low, high)
+        grid = even_thresholds(mechanism, min(max(wanted, _LEAST_NODES), _MOST_NODES))
         kernel = np.stack([occupancy(grid[k : k + 1], grid, mechanism.threshold_noise) for k in range(len(grid))])
         return cls(grid, kernel)
 

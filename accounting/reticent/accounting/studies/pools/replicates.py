@@ -17,7 +17,7 @@ from reticent.accounting.charges.privitp import PrivITP
 from reticent.accounting.errors import require_integer
 from reticent.accounting.planning.laws import Floats
 from reticent.accounting.studies.pools.files import Pool
-from reticent.accounting.studies.pools.question import Cell, Question
+from reticent.accounting.studies.pools.question import RULES, Cell, Question
 
 __all__ = ["Replicated", "replicate"]
 
@@ -60,7 +60,7 @@ def replicate(pool: Pool, question: Question, repeats: int, *, seed: int = 0) ->
             math.sqrt(row[1] / len(pool)),
             float(row[2]),
             math.sqrt(row[3] / len(pool)),
-            float(row[4]) if cell.rule in ("itp", "privitp") else None,
+            float(row[4]) if RULES[cell.rule].regularized else None,
         )
         for cell, row in zip(question.cells, sums, strict=True)
     ]

@@ -107,11 +107,10 @@ def _row(found: Evaluation, place: int, cell: Cell, chosen: NDArray[np.int64]) -
 
 
 def _is_sampled(found: Evaluation, cell: Cell) -> bool:
-    question = found.question
-    if cell.rule in ("itp", "privitp"):
+    rule = RULES[cell.rule]
+    if rule.regularized:
         return True
-    noisy = cell.rule in ("privbon", "privbon_gaussian")
-    return noisy and question.distinct and found.largest_prompt > MOST_ANSWERS_EXACT
+    return rule.noisy and found.question.distinct and found.largest_prompt > MOST_ANSWERS_EXACT
 
 
 def _lift(accuracies: Floats, base: Floats) -> tuple[float | None, float | None]:

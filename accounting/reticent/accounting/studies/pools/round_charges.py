@@ -8,20 +8,19 @@ itself and without a certificate, and interpolated. In the tests' cells it diffe
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from reticent.accounting.charges.privitp import PrivITP
-from reticent.accounting.charges.renyi_rounds import acceptance_for, curve, least_rejection, log_acceptance
+from reticent.accounting.charges.renyi_rounds import acceptance_for, curve
+from reticent.accounting.charges.round_table import RoundLaw, cheapest_excess
 from reticent.accounting.planning.laws import Floats
 
 __all__ = ["RoundCharges", "certified_charges", "quick_charges"]
 
-_LEVELS, _REWARDS, _GUESSED = 41, 96, 32
+_LEVELS, _REWARDS = 41, 96
 _ITERATIONS = 34
-_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,30 +55,15 @@ def quick_charges(mechanism: PrivITP, levels: Floats, order: float) -> RoundChar
 def _pairs(mechanism: PrivITP, levels: Floats, ceiling: float, order: float) -> tuple[Floats, Floats]:
     """(r, s) at each level: the least (1-p̄)/p̄ · r + s, or "ville"'s (κ, acc) where that is less."""
     R, Delta, sigma = mechanism.reward_max, mechanism.sensitivity, mechanism.reward_noise
-
-    def law(q: float) -> tuple[Floats, Floats]:
-        return log_acceptance(np.asarray(q), levels, ceiling, sigma)
-
-    spread = R * (np.arange(_GUESSED) + 0.5) / _GUESSED
-    guess = np.exp(log_acceptance(spread[None, :], levels[:, None], ceiling, sigma)[0]).mean(axis=1)
+    law = RoundLaw(R, Delta, mechanism.regularization, sigma, ceiling)
+    guess = law.mean_acceptance(levels)
     odds = (1.0 - guess) / np.maximum(guess, 1e-9)
-    kappa = np.maximum(law(max(0.0, R - Delta))[1] - law(R)[1], 0.0)
-    acc = np.maximum(law(min(R, Delta))[0] - law(0.0)[0], 0.0)
+    kappa, acc = law.ville(levels)
     rewards = np.linspace(0.0, max(R - Delta, 0.0), _REWARDS)
     with np.errstate(all="ignore"):
         points = curve(rewards, levels, sensitivity=Delta, ceiling=ceiling, noise=sigma)
-        least = least_rejection(points, order)
-        most = np.maximum(kappa - least, 0.0) + 1e-300
-        left, right = np.log(most * 1e-9 + 1e-300), np.log(most)
-        for _ in range(_ITERATIONS):
-            one, two = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
-            costs = []
-            for x in (one, two):
-                r = least + np.exp(x)
-                costs.append(odds * r + acceptance_for(points, r, order))
-            keep_left = costs[0] < costs[1]
-            left, right = np.where(keep_left, left, one), np.where(keep_left, two, right)
-        rejection = least + np.exp(0.5 * (left + right))
+        least, excess = cheapest_excess(points, odds, kappa, order, _ITERATIONS)
+        rejection = least + np.exp(excess)
         acceptance = acceptance_for(points, rejection, order)
         ville = ~(np.isfinite(acceptance) & (odds * rejection + acceptance <= odds * kappa + acc))
     return np.where(ville, kappa, rejection), np.where(ville, acc, acceptance)

@@ -104,7 +104,7 @@ def evaluate(
     state = _State.start(pool, question, checkpoint)
     saved = time.monotonic()
     while state.done < len(pool):
-        _prompt(pool, question, jobs, state)
+        _prompt(pool, question, jobs, worst, state)
         if progress is not None:
             progress(state.done, len(pool))
         if checkpoint is not None and (time.monotonic() - saved > _SAVE_EVERY or state.done == len(pool)):
@@ -135,7 +135,7 @@ def _jobs(question: Question) -> tuple[list[_Job], Floats]:
     return jobs, worst
 
 
-def _prompt(pool: Pool, question: Question, jobs: list[_Job], state: _State) -> None:
+def _prompt(pool: Pool, question: Question, jobs: list[_Job], worst: Floats, state: _State) -> None:
     index = state.done
     groups = group(pool.rewards[index], pool.truths[index])
     rng = np.random.default_rng([question.seed, index])
@@ -146,7 +146,7 @@ def _prompt(pool: Pool, question: Question, jobs: list[_Job], state: _State) -> 
             found[:, place, : values.shape[-1]] = values
         for place, mechanism in zip(job.places, job.mechanisms, strict=True):
             if isinstance(mechanism, PrivBoN | PrivBoNGaussian):
-                charge = mechanism.charge(question.alpha)
+                charge = worst[place]  # the same for every outcome
                 found[:, place, CHARGE], found[:, place, CHARGE_SQUARE] = charge, charge * charge
     state.prompts[index], state.base[index] = found.mean(axis=0), groups.base
     state.batches += found
