@@ -209,7 +209,7 @@ def transcript_file(folder: Path) -> Path:
     transcript = Transcript(plan)
     for site in plan.sites:
         slots = plan.slots(1, site.name)
-        transcript.append(make_release(plan, SiteBatch.from_records(plan, 1, site.name, [(0.9, 0.0)] * slots)), START)
+        transcript.append(make_release(plan, SiteBatch.from_records(plan, 1, site.name, [(0.9, 1.0)] * slots)), START)
     transcript.save(folder / "transcript.json")
     return folder / "transcript.json"
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from reticent.accounting.calibration.documents import read_file
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.site import CalibrationSite
 from reticent.accounting.calibration.site_errors import SiteError
@@ -62,7 +61,7 @@ def release(message: Message, context: Context) -> Message:
 
 
 def _plan(context: Context) -> Plan:
-    return Plan.from_json(read_file(str(context.node_config["plan"]), "plan"))
+    return Plan.load(str(context.node_config["plan"]))
 
 
 def _cap(context: Context, name: str) -> float | None:

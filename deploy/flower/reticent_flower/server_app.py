@@ -16,11 +16,10 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from reticent.accounting.calibration.documents import read_file
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.rounds import Rounds, RoundStatus
-from reticent.accounting.calibration.transcript import ReleaseRefusedError, Transcript
-from reticent.accounting.certificates import judge_transcript
+from reticent.accounting.calibration.transcript import ReleaseRefusedError
+from reticent.accounting.certificates import certifies
 from reticent.accounting.fingerprint import canonical_json
 
 __all__ = ["app"]
@@ -36,12 +35,12 @@ _WHO_SECONDS = 30.0
 def main(grid: Grid, context: Context) -> None:
     """Run the calibration to its end."""
     config = context.run_config
-    plan = Plan.from_json(read_file(str(config["plan"]), "plan"))
+    plan = Plan.load(str(config["plan"]))
     rounds = Rounds(
         plan,
         Path(str(config["out"])),
         timedelta(seconds=float(config["round-seconds"])),
-        certified=_certified if config["stop"] else None,
+        certified=certifies if config["stop"] else None,
     )
     with rounds:
         conversation = _Conversation(grid, rounds)
@@ -50,10 +49,6 @@ def main(grid: Grid, context: Context) -> None:
             conversation.step(status)
             time.sleep(_PAUSE)
     log.info("calibration finished: %s", status.reason)
-
-
-def _certified(transcript: Transcript) -> bool:
-    return judge_transcript(transcript).chosen is not None
 
 
 @dataclass

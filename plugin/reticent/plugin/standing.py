@@ -26,7 +26,7 @@ from reticent.plugin.wire import ChatRequest
 if TYPE_CHECKING:
     from reticent.plugin.core import Core
 
-__all__ = ["STANDINGS", "standings", "statement"]
+__all__ = ["STANDINGS", "request_of_form", "standings", "statement"]
 
 STANDINGS = ("accepting", "superseded", "mismatch", "expired", "withdrawn")
 """What can be said of a certificate now; "accepting" only where the gate lets answers through under it."""
@@ -110,13 +110,18 @@ def _parts(facts: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str,
             yield {str(name): value for name, value in fields.items()} | {"logit_bias": bias}, {}
     match facts.get("prompt"):
         case {"form": form}:
-            earlier = [{"role": "system", "content": "-"}] if form in _CONVERSATIONS else []
-            messages = [*earlier, {"role": "user", "content": "-"}, *(_CALLED if form in _TOOLS else [])]
-            yield {"messages": messages}, {"evidence": ["-"]} if form in _EVIDENCE_FORMS else {}
+            yield request_of_form(form)
     if SUBGROUP_FACT in facts:
         yield {}, {"subgroup": facts[SUBGROUP_FACT]}
     if "choices" in facts:
         yield {"n": facts["choices"]}, {}
+
+
+def request_of_form(form: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(fields, extension fields) of a request whose prompt has this form, of any other one for "plain"."""
+    earlier = [{"role": "system", "content": "-"}] if form in _CONVERSATIONS else []
+    messages = [*earlier, {"role": "user", "content": "-"}, *(_CALLED if form in _TOOLS else [])]
+    return {"messages": messages}, {"evidence": ["-"]} if form in _EVIDENCE_FORMS else {}
 
 
 def _least(caller: Caller) -> dict[str, Any]:

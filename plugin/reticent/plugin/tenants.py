@@ -7,17 +7,20 @@ import hmac
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from reticent.accounting.ledger import dataset_scope, tenant_scope, user_scope
 from reticent.plugin.errors import Unauthorized
 from reticent.plugin.settings import TenantSettings
 
-__all__ = ["ANONYMOUS", "Caller", "TenantDirectory", "hash_key", "new_key"]
+__all__ = ["ANONYMOUS", "Caller", "TenantDirectory", "bearer_digest", "hash_key", "new_key", "owner_of"]
 
 ANONYMOUS = "anonymous"
 """The user to whom requests without a `user` field are booked: one scope a tenant, so leaving it out gains nothing."""
 
 _PREFIX = "rk-"
+
+_Owner = TypeVar("_Owner")
 
 
 def new_key() -> str:
@@ -28,6 +31,27 @@ def new_key() -> str:
 def hash_key(key: str) -> str:
     """SHA-256 of a key, in hex: what configuration and ledger hold. (A random key needs no slow hash.)"""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def bearer_digest(authorization: str | None, missing: str) -> str:
+    """The hash of the key in an `Authorization: Bearer …` header.
+
+    Raises:
+        Unauthorized: with the message `missing`, where there is no such key.
+    """
+    scheme, _, key = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise Unauthorized(missing)
+    return hash_key(key.strip())
+
+
+def owner_of(digest: str, owners: Iterable[tuple[str, _Owner]]) -> _Owner | None:
+    """Whose key has this hash. Compares with all of them, each in constant time."""
+    found: _Owner | None = None
+    for known, owner in owners:
+        if hmac.compare_digest(known, digest):
+            found = owner
+    return found
 
 
 @dataclass(frozen=True)
@@ -67,11 +91,7 @@ class TenantDirectory:
         Raises:
             Unauthorized: absent, not a bearer key, or unknown; the message is the same for each tenant.
         """
-        digest = _digest(authorization)
-        found: Caller | None = None
-        for known, caller in self._callers:
-            if hmac.compare_digest(known, digest):
-                found = caller
+        found = owner_of(_digest(authorization), self._callers)
         if found is None:
             raise Unauthorized("Incorrect API key provided.")
         return found
@@ -87,7 +107,4 @@ class TenantDirectory:
 
 
 def _digest(authorization: str | None) -> str:
-    scheme, _, key = (authorization or "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        raise Unauthorized("You did not provide an API key. Send it as 'Authorization: Bearer KEY'.")
-    return hash_key(key.strip())
+    return bearer_digest(authorization, "You did not provide an API key. Send it as 'Authorization: Bearer KEY'.")

@@ -29,6 +29,7 @@ __all__ = [
     "read_list",
     "read_object",
     "read_text",
+    "read_texts",
     "read_time",
     "write_atomically",
 ]
@@ -80,6 +81,11 @@ def read_text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise InvalidDocumentError(where, f"expected a text, found {type(value).__name__}")
     return value
+
+
+def read_texts(value: object, where: str) -> tuple[str, ...]:
+    """A list of texts."""
+    return tuple(read_text(item, f"{where}.{i}") for i, item in enumerate(read_list(value, where)))
 
 
 def read_int(value: object, where: str) -> int:

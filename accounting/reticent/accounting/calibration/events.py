@@ -13,9 +13,8 @@ from reticent.accounting.calibration.documents import (
     InvalidDocumentError,
     read_fields,
     read_int,
-    read_list,
     read_object,
-    read_text,
+    read_texts,
     read_time,
 )
 
@@ -81,9 +80,5 @@ def read_event(kind: str, value: object, where: str) -> RoundEvent:
         )
     if kind == "closed":
         doc = read_fields(value, where, ("round", "dropped"))
-        dropped = read_list(doc["dropped"], f"{where}.dropped")
-        return RoundClosed(
-            read_int(doc["round"], f"{where}.round"),
-            tuple(read_text(site, f"{where}.dropped.{i}") for i, site in enumerate(dropped)),
-        )
+        return RoundClosed(read_int(doc["round"], f"{where}.round"), read_texts(doc["dropped"], f"{where}.dropped"))
     raise InvalidDocumentError(where, f"{kind!r} is no kind of event")

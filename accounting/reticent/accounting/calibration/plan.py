@@ -8,6 +8,7 @@ of the round.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -17,18 +18,20 @@ from reticent.accounting.calibration.claim import Claim
 from reticent.accounting.calibration.documents import (
     InvalidDocumentError,
     read_fields,
+    read_file,
     read_float,
     read_floats,
     read_int,
     read_list,
     read_object,
     read_text,
+    write_atomically,
 )
 from reticent.accounting.calibration.kinds import LOSS_NONLOSS, RELEASE_KINDS, SERVING_RULES, ReleaseKind
 from reticent.accounting.calibration.noise_scale import release_delta, release_scale
 from reticent.accounting.calibration.recruitment import Recruitment
 from reticent.accounting.calibration.subgroup import SUBGROUP_FACT, Subgroup
-from reticent.accounting.fingerprint import Fingerprint, sha256_hex
+from reticent.accounting.fingerprint import Fingerprint, canonical_json, sha256_hex
 
 __all__ = ["PLAN_FORMAT", "Plan", "Schedule", "Site", "share"]
 
@@ -200,6 +203,24 @@ class Plan:
         looks = (0, *self.schedule.looks())
         before, after = (share(looks[index], weight) for index in (round_number - 1, round_number))
         return after - before
+
+    def least_records(self, slots: int) -> int:
+        """Fewest records of a release of so many slots; the others are empty."""
+        return max(0, slots - math.floor(self.max_unfilled * slots))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan, replacing the file as a whole."""
+        write_atomically(path, canonical_json(self.to_json()) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan.
+
+        Raises:
+            OSError: the file cannot be read.
+            InvalidDocumentError: as `from_json`.
+        """
+        return cls.from_json(read_file(path, "plan"))
 
     def to_json(self) -> dict[str, object]:
         """The plan as JSON values."""

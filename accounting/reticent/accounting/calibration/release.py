@@ -21,7 +21,6 @@ decision to release must not depend on what its records say; that it had enough 
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -120,7 +119,7 @@ class SiteBatch:
         if slots < 1:
             raise ValueError(f"the plan asks {site!r} for nothing in round {round_number}")
         batch = tuple(records)
-        least = max(0, slots - math.floor(plan.max_unfilled * slots))
+        least = plan.least_records(slots)
         if not least <= len(batch) <= slots:
             raise WrongBatchSizeError(len(batch), least, slots)
         counts = [[0] * plan.bins, [0] * plan.bins]

@@ -8,9 +8,7 @@ the transcript, too; the rules are valid at every round, so it is optional.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from reticent.accounting.calibration.documents import InvalidDocumentError
+from reticent.accounting.calibration.folder_lock import FolderLock
 from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.refusals import RefusalLog
 from reticent.accounting.calibration.release import Release
@@ -96,7 +95,7 @@ class Rounds:
         self._certified = certified
         self._clock = clock or (lambda: datetime.now(UTC))
         self._guard = threading.Lock()
-        self._handle: int | None = None
+        self._lock = FolderLock(folder)
         self._refusals = RefusalLog(folder / REFUSALS_FILE)
         self._transcript = Transcript(plan)
         self._finished: str | None = None
@@ -146,25 +145,19 @@ class Rounds:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not self._lock.take():
+            raise FolderInUseError(f"another server uses {self._folder}")
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FolderInUseError(f"another server uses {self._folder}") from None
             self._transcript = self._load()
         except BaseException:
-            os.close(handle)
+            self._lock.let_go()
             raise
-        self._handle = handle
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        self._lock.let_go()
 
     def _load(self) -> Transcript:
         path = self._folder / TRANSCRIPT_FILE

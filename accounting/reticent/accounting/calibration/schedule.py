@@ -11,17 +11,27 @@ number drawn here is ever privacy noise, and nothing in the calibration path imp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reticent.accounting.calibration.claim import Claim
+from reticent.accounting.certificates.bounds import suffix_sums
 from reticent.accounting.certificates.eprocess import certified_mask
 from reticent.accounting.errors import AccountingError
 
-__all__ = ["Design", "NeverFiresError", "Outlook", "compare", "expected_first_look", "first_look", "fraction_certified"]
+__all__ = [
+    "Design",
+    "NeverFiresError",
+    "Outlook",
+    "compare",
+    "expected_first_look",
+    "first_look",
+    "fraction_certified",
+    "least_events",
+]
 
 _LEAST_FIRST_LOOK = 500
 _USEFUL_CONTRAST = 0.02
@@ -124,13 +134,20 @@ def expected_first_look(
     fraction = fires(max_events)
     if fraction < 0.5:
         raise NeverFiresError(max_events, fraction)
-    low, high = 1, max_events  # fires(high) ≥ ½ throughout
-    while high - low > 1 + low // 50:
+    return least_events(lambda events: fires(events) >= 0.5, max_events, 50)
+
+
+def least_events(fires: Callable[[int], bool], most: int, fineness: int) -> int:
+    """The least number of events that is enough, to within one part in `fineness`, from above.
+
+    Args:
+        fires: whether so many events are enough; they are from some number on.
+        most: known to be enough.
+    """
+    low, high = 1, most  # fires(high) throughout
+    while high - low > 1 + low // fineness:
         middle = max(low + 1, round(math.sqrt(low * high)))
-        if fires(middle) >= 0.5:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if fires(middle) else (middle, high)
     return high
 
 
@@ -187,8 +204,8 @@ def _fraction(cells: NDArray[np.float64], design: Design, events: int, trials: i
     loss, nonloss = counts[:, : m + 1], counts[:, m + 1 :]
     mask = certified_mask(
         design.claim,
-        _suffix(loss),
-        _suffix(nonloss),
+        suffix_sums(loss),
+        suffix_sums(nonloss),
         variance * np.arange(m, 0, -1),
         events,
         contrast_transfer=design.contrast_transfer,
@@ -197,14 +214,10 @@ def _fraction(cells: NDArray[np.float64], design: Design, events: int, trials: i
     return float(mask.any(axis=-1).mean())
 
 
-def _suffix(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.cumsum(cells[:, :0:-1], axis=1)[:, ::-1], dtype=np.float64)
-
-
 def _acceptance_at_target(records: Sequence[tuple[float, float]], design: Design) -> float:
     cells = _cell_frequencies(records, design.thresholds)
     m = len(design.thresholds)
-    loss = _suffix(cells[None, : m + 1])[0]
-    accepted = loss + _suffix(cells[None, m + 1 :])[0]
+    loss = suffix_sums(cells[: m + 1])
+    accepted = loss + suffix_sums(cells[m + 1 :])
     meets = (loss <= design.claim.target_risk * accepted) & (accepted > 0.0)
     return float(accepted[meets].max(initial=0.0))

@@ -13,7 +13,6 @@ and losses do not.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -78,8 +77,7 @@ class CalibrationSite:
     @property
     def used(self) -> frozenset[str]:
         """Keys of the records that releases under this plan hold."""
-        mine = (stored for stored in self._state.releases if stored.release.plan_digest == self._plan.digest)
-        return frozenset(key for stored in mine for key in stored.records)
+        return frozenset(key for stored in self._mine() for key in stored.records)
 
     def answer(self, round_number: int, slots: int, transcript: Transcript | None = None) -> bytes:
         """The release for a round, in the bytes to send; made and stored at the first call, the stored one afterwards.
@@ -114,12 +112,14 @@ class CalibrationSite:
         self._state.commit(stored)
         return stored.data
 
+    def _mine(self) -> list[StoredRelease]:
+        return [stored for stored in self._state.releases if stored.release.plan_digest == self._plan.digest]
+
     def _check(self, round_number: int, slots: int, transcript: Transcript | None) -> None:
         plan = self._plan
         if not 1 <= round_number <= plan.schedule.rounds:
             raise RequestRefused("wrong_round", f"the plan has no round {round_number}")
-        mine = [s.release.round_number for s in self._state.releases if s.release.plan_digest == plan.digest]
-        if round_number < max(mine, default=0):
+        if round_number < max((stored.release.round_number for stored in self._mine()), default=0):
             raise RequestRefused("wrong_round", f"a later round than {round_number} was answered already")
         if plan.recruitment.is_fixed:
             expected = plan.slots(round_number, self._name)
@@ -152,7 +152,7 @@ class CalibrationSite:
                 together[record.person] += 1
             else:
                 withheld += 1
-        least = max(0, slots - math.floor(self._plan.max_unfilled * slots))
+        least = self._plan.least_records(slots)
         if len(chosen) < least:
             raise TooFewRecords(len(chosen), least, slots, len(self._records) - len(unused), withheld)
         return chosen

@@ -10,10 +10,7 @@ site, and is refused when others can read it.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,8 +23,10 @@ from reticent.accounting.calibration.documents import (
     read_float,
     read_list,
     read_text,
+    read_texts,
     write_atomically,
 )
+from reticent.accounting.calibration.folder_lock import FolderLock
 from reticent.accounting.calibration.release import Release
 from reticent.accounting.calibration.site_errors import StateDamaged, StateInUse, StateReadable
 from reticent.accounting.fingerprint import canonical_json
@@ -36,7 +35,6 @@ __all__ = ["STATE_FORMAT", "SiteState", "StoredRelease"]
 
 STATE_FORMAT = "reticent-site-state/1"
 _FILE = "state.json"
-_LOCK = "lock"
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,8 +80,8 @@ class StoredRelease:
         found = cls(
             Release.from_json(doc["release"], f"{where}.release"),
             read_float(doc["unit_loss"], f"{where}.unit_loss"),
-            _texts(doc, "records", where),
-            _texts(doc, "persons", where),
+            read_texts(doc["records"], f"{where}.records"),
+            read_texts(doc["persons"], f"{where}.persons"),
         )
         if len(found.records) != len(found.persons) or not found.unit_loss > 0.0:
             raise InvalidDocumentError(where, "records, persons and loss do not fit")
@@ -104,7 +102,7 @@ class SiteState:
     def __init__(self, folder: Path, site: str) -> None:
         self._folder = folder
         self._site = site
-        self._lock: int | None = None
+        self._lock = FolderLock(folder)
         self._releases: tuple[StoredRelease, ...] = ()
 
     @property
@@ -128,7 +126,7 @@ class SiteState:
             ValueError: there is one for this round already, or the state is not held.
             OSError: it could not be written.
         """
-        if self._lock is None:
+        if not self._lock.is_held:
             raise ValueError("the state is not held")
         if self.find(stored.release.plan_digest, stored.release.round_number) is not None:
             raise ValueError(f"round {stored.release.round_number} has a release already")
@@ -141,7 +139,7 @@ class SiteState:
         try:
             write_atomically(self._folder / _FILE, canonical_json(document) + "\n")
         except BaseException:
-            self._let_go()  # what is on the disk is not known, so nothing is decided from memory any more
+            self._lock.let_go()  # what is on the disk is not known, so nothing is decided from memory any more
             raise
         self._releases = grown
 
@@ -149,28 +147,19 @@ class SiteState:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if stat.S_IMODE(self._folder.stat().st_mode) & 0o077:
             raise StateReadable(str(self._folder))
-        handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not self._lock.take():
+            raise StateInUse(str(self._folder))
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StateInUse(str(self._folder)) from None
             self._releases = self._load()
         except BaseException:
-            os.close(handle)
+            self._lock.let_go()
             raise
-        self._lock = handle
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
-
-    def _let_go(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.let_go()
 
     def _load(self) -> tuple[StoredRelease, ...]:
         path = self._folder / _FILE
@@ -186,8 +175,3 @@ class SiteState:
             return tuple(StoredRelease.from_json(item, f"state.releases.{i}") for i, item in enumerate(items))
         except InvalidDocumentError as error:
             raise StateDamaged(f"{path}: {error}") from error
-
-
-def _texts(doc: Mapping[str, object], name: str, where: str) -> tuple[str, ...]:
-    items = read_list(doc[name], f"{where}.{name}")
-    return tuple(read_text(item, f"{where}.{name}.{i}") for i, item in enumerate(items))

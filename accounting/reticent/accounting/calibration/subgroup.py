@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from reticent.accounting.calibration.documents import read_fields, read_int, read_list, read_text
+from reticent.accounting.calibration.documents import read_fields, read_int, read_text, read_texts
 
 __all__ = ["SUBGROUP_FACT", "Subgroup"]
 
@@ -74,9 +74,8 @@ class Subgroup:
             ValueError: as the constructor.
         """
         doc = read_fields(value, where, ("name", "family", "overlap"))
-        names = read_list(doc["family"], f"{where}.family")
         return cls(
             read_text(doc["name"], f"{where}.name"),
-            tuple(read_text(name, f"{where}.family.{i}") for i, name in enumerate(names)),
+            read_texts(doc["family"], f"{where}.family"),
             read_int(doc["overlap"], f"{where}.overlap"),
         )

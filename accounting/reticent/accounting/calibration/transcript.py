@@ -54,8 +54,7 @@ class Transcript:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._log: list[Entry | Notice] = []
-        self._entries: list[Entry] = []
-        self._seen: set[tuple[int, str]] = set()
+        self._entries: dict[tuple[int, str], Entry] = {}  # by round and site, in the order of acceptance
         self._opened: RoundOpened | None = None
         self._is_open = False
 
@@ -67,7 +66,7 @@ class Transcript:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The releases so far."""
-        return tuple(self._entries)
+        return tuple(self._entries.values())
 
     @property
     def log(self) -> tuple[Entry | Notice, ...]:
@@ -94,13 +93,11 @@ class Transcript:
         if not self._is_open or self._opened is None:
             return ()
         number = self._opened.round_number
-        return tuple(site for site, _ in self._opened.asked if (number, site) not in self._seen)
+        return tuple(site for site, _ in self._opened.asked if (number, site) not in self._entries)
 
     def find(self, round_number: int, site: str) -> Entry | None:
         """The entry of a site's release in a round, or None."""
-        if (round_number, site) not in self._seen:
-            return None
-        return next(e for e in self._entries if (e.release.round_number, e.release.site) == (round_number, site))
+        return self._entries.get((round_number, site))
 
     def next_request(self) -> tuple[tuple[str, int], ...]:
         """What the next round would ask, (site, slots) in the plan's order, sites that it does not ask left out.
@@ -150,7 +147,7 @@ class Transcript:
     def copy(self) -> Transcript:
         """A transcript that grows on its own from here. Entries are frozen and shared."""
         other = Transcript(self._plan)
-        other._log, other._entries, other._seen = list(self._log), list(self._entries), set(self._seen)
+        other._log, other._entries = list(self._log), dict(self._entries)
         other._opened, other._is_open = self._opened, self._is_open
         return other
 
@@ -170,18 +167,17 @@ class Transcript:
         self._check(release, time)
         entry = Entry(release, time, entry_digest(self.head, release, time))
         self._log.append(entry)
-        self._entries.append(entry)
-        self._seen.add((release.round_number, release.site))
+        self._entries[release.round_number, release.site] = entry
         return entry
 
     def aggregate(self, through_round: int | None = None) -> Aggregate:
         """Sum of the releases of rounds 1 to `through_round` (of all, when left out)."""
-        chosen = (e.release for e in self._entries if through_round is None or e.release.round_number <= through_round)
+        chosen = (e.release for (n, _), e in self._entries.items() if through_round is None or n <= through_round)
         return aggregate(self._plan, chosen)
 
     def rounds(self) -> Iterator[int]:
         """The rounds from which a release arrived, increasing."""
-        return iter(sorted({entry.release.round_number for entry in self._entries}))
+        return iter(sorted({number for number, _ in self._entries}))
 
     def to_json(self) -> dict[str, object]:
         """The transcript as JSON values."""
@@ -276,9 +272,9 @@ class Transcript:
             raise ReleaseRefusedError("unknown_site", f"the plan has no site {release.site!r}")
         if not 1 <= release.round_number <= plan.schedule.rounds:
             raise ReleaseRefusedError("wrong_round", f"the plan has no round {release.round_number}")
-        if (release.round_number, release.site) in self._seen:
+        if (release.round_number, release.site) in self._entries:
             raise ReleaseRefusedError("duplicate", f"{release.site!r} has released in round {release.round_number}")
-        if self._entries and release.round_number < self._entries[-1].release.round_number:
+        if self._entries and release.round_number < next(reversed(self._entries))[0]:
             raise ReleaseRefusedError("late", f"round {release.round_number} is over")
         slots = self._asked(release, time)
         if release.slots != slots or slots == 0:

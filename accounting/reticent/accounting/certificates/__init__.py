@@ -3,6 +3,7 @@
 from reticent.accounting.calibration.claim import Claim
 from reticent.accounting.certificates.certificate import (
     Certificate,
+    certifies,
     issue,
     judge_transcript,
     verdicts_by_round,
@@ -19,6 +20,7 @@ __all__ = [
     "NotCertified",
     "RuleNotForServingError",
     "Verdict",
+    "certifies",
     "issue",
     "judge",
     "judge_sums",

@@ -36,7 +36,10 @@ __all__ = [
     "Selection",
     "Sums",
     "Transfer",
+    "acceptance_factor",
+    "contrast_factor",
     "select",
+    "suffix_sums",
 ]
 
 Array = NDArray[np.float64]
@@ -107,7 +110,7 @@ class Sums:
     @property
     def accepted_variance(self) -> Array:
         """V^A, of the noise in Ã: 2V for "loss_nonloss", V for "count_error"."""
-        return 2.0 * self.variance if self.release == LOSS_NONLOSS else self.variance
+        return acceptance_factor(self.release) * self.variance
 
     def contrast(self, target_risk: float) -> Array:
         """D̃ = Z̃ - r*Ã."""
@@ -118,8 +121,23 @@ class Sums:
 
     def contrast_variance(self, target_risk: float) -> Array:
         """V^D, of the noise in D̃: ((1-r*)² + r*²)V for "loss_nonloss", (1 + r*²)V for "count_error"."""
-        r = target_risk
-        return ((1.0 - r) ** 2 + r * r if self.release == LOSS_NONLOSS else 1.0 + r * r) * self.variance
+        return contrast_factor(self.release, target_risk) * self.variance
+
+
+def contrast_factor(release: ReleaseKind, target_risk: float) -> float:
+    """V^D/V: the noise in D̃ = Z̃ - r*Ã against that in each of the two sums released."""
+    r = target_risk
+    return (1.0 - r) ** 2 + r * r if release == LOSS_NONLOSS else 1.0 + r * r
+
+
+def acceptance_factor(release: ReleaseKind) -> float:
+    """V^A/V: the noise in Ã against that in each of the two sums released."""
+    return 2.0 if release == LOSS_NONLOSS else 1.0
+
+
+def suffix_sums(cells: Array) -> Array:
+    """Sums over the bins j..m for j = 1..m, along the last axis, which has the bins 0..m."""
+    return np.asarray(np.cumsum(cells[..., :0:-1], axis=-1)[..., ::-1], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False, init=False)

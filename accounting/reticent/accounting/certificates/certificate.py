@@ -42,6 +42,7 @@ __all__ = [
     "CERTIFICATE_FORMAT",
     "PRIVACY_UNIT",
     "Certificate",
+    "certifies",
     "issue",
     "judge_transcript",
     "verdicts_by_round",
@@ -235,6 +236,11 @@ def judge_transcript(transcript: Transcript, through_round: int | None = None) -
     plan, total = transcript.plan, transcript.aggregate(through_round)
     sums, transfer = sums_of(total)
     return judge_sums(serving_rule(plan.rule, plan.release), plan.claim, plan.thresholds, sums, transfer)
+
+
+def certifies(transcript: Transcript) -> bool:
+    """Whether a transcript certifies some threshold by now: where a calibration may stop."""
+    return judge_transcript(transcript).chosen is not None
 
 
 def verdicts_by_round(transcript: Transcript) -> tuple[tuple[int, Verdict], ...]:

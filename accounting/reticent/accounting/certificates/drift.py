@@ -178,7 +178,7 @@ def audit_drift(
             ours, theirs = ours.joined(join), theirs.joined(join)
         each = share / (ours.looks * theirs.looks)
         sites.append(SiteDrift(site.name, site.drift, *drift_bounds(ours, theirs, each, cells), N, n))
-    events = [0 if (c := held.get(site.name)) is None else c.slots for site in plan.sites]
+    events = [site.calibration_slots for site in sites]
     weights = [site.weight for site in plan.sites]
     return DriftAudit(
         alpha=alpha,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 from reticent.accounting.calibration.plan import Plan
 from reticent.plugin.errors import Unauthorized
 from reticent.plugin.settings import ConfigurationError
-from reticent.plugin.tenants import hash_key
+from reticent.plugin.tenants import bearer_digest, owner_of
 
 __all__ = ["SiteKeys", "load_site_keys"]
 
@@ -35,14 +34,8 @@ class SiteKeys:
         Raises:
             Unauthorized: absent, not a bearer key, or unknown.
         """
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise Unauthorized("You did not provide a site's key. Send it as 'Authorization: Bearer KEY'.")
-        digest = hash_key(key.strip())
-        found: str | None = None
-        for known, site in self._known:
-            if hmac.compare_digest(known, digest):
-                found = site
+        missing = "You did not provide a site's key. Send it as 'Authorization: Bearer KEY'."
+        found = owner_of(bearer_digest(authorization, missing), self._known)
         if found is None:
             raise Unauthorized("Incorrect key provided.")
         return found

@@ -19,6 +19,7 @@ from reticent.plugin.facts import request_facts
 from reticent.plugin.resolve import resolve
 from reticent.plugin.rewards_source import load_reward_model
 from reticent.plugin.settings import ConfigurationError, Settings, TenantSettings
+from reticent.plugin.standing import request_of_form
 from reticent.plugin.tenants import Caller
 from reticent.plugin.wire import parse_chat_request
 from reticent.rewards.errors import RewardsError
@@ -98,6 +99,5 @@ def _request(path: Path) -> dict[str, Any]:
 
 def _form(form: Form) -> dict[str, Any]:
     """A request of this form; what its texts say is no part of the facts."""
-    earlier = [{"role": "system", "content": "-"}] if form.startswith("conversation") else []
-    body: dict[str, Any] = {"messages": [*earlier, {"role": "user", "content": "-"}]}
-    return body if form in (Form.plain, Form.conversation) else {**body, "reticent": {"evidence": ["-"]}}
+    fields, extension = request_of_form(form)
+    return {**fields, "reticent": extension} if extension else fields

@@ -1,4 +1,4 @@
-"""What the calibration commands share: reading plans and key files, or ending with a message."""
+"""What the calibration commands share: the plan's option, reading key files, or ending with a message."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Annotated
 
 import typer
 
-from reticent.accounting.calibration.documents import read_file
-from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.errors import AccountingError
 from reticent.plugin.cli.common import fail
 from reticent.plugin.settings import ConfigurationError
 
-__all__ = ["PlanOption", "messages", "read_key", "read_plan"]
+__all__ = ["PlanOption", "messages", "read_key"]
 
 PlanOption = Annotated[Path, typer.Option("--plan", help="The registered plan (JSON).")]
 BAD_INPUT = 78
@@ -34,15 +32,6 @@ def messages(invalid: int = BAD_INPUT) -> Iterator[None]:
         raise fail(f"{error.filename or 'a file'}: {error.strerror or error}", BAD_INPUT) from None
     except (AccountingError, ConfigurationError, ValueError) as error:
         raise fail(str(error), invalid) from None
-
-
-def read_plan(path: Path) -> Plan:
-    """A plan from its file.
-
-    Raises:
-        OSError, InvalidDocumentError.
-    """
-    return Plan.from_json(read_file(path, "plan"))
 
 
 def read_key(path: Path) -> str:

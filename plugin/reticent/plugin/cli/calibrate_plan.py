@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from reticent.accounting.calibration.claim import Claim
-from reticent.accounting.calibration.documents import read_file, read_object, write_atomically
+from reticent.accounting.calibration.documents import read_file, read_object
 from reticent.accounting.calibration.noise_scale import release_scale
 from reticent.accounting.calibration.plan import Plan, Schedule, Site
 from reticent.accounting.calibration.recruitment import Recruitment
 from reticent.accounting.calibration.schedule import Design, expected_first_look, first_look
 from reticent.accounting.calibration.site_records import read_records
-from reticent.accounting.fingerprint import Fingerprint, canonical_json
+from reticent.accounting.fingerprint import Fingerprint
 from reticent.plugin.cli.calibrate_inputs import messages
 from reticent.plugin.cli.common import say
 
@@ -100,7 +100,7 @@ def plan(
             release=release,
             recruitment=Recruitment(controller.value, sites_per_round),
         )
-        write_atomically(out, canonical_json(frozen.to_json()) + "\n")
+        frozen.save(out)
     say(f"records in all at each look: {', '.join(str(n) for n in frozen.schedule.looks())}")
     typer.echo(frozen.digest)
 

@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 import uvicorn
 
+from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.rounds import Rounds
-from reticent.accounting.calibration.transcript import Transcript
-from reticent.accounting.certificates.certificate import judge_transcript
+from reticent.accounting.certificates.certificate import certifies
 from reticent.plugin.calibration.keys import load_site_keys
 from reticent.plugin.calibration.server import create_calibration_app
-from reticent.plugin.cli.calibrate_inputs import PlanOption, messages, read_plan
+from reticent.plugin.cli.calibrate_inputs import PlanOption, messages
 from reticent.plugin.cli.common import say
 from reticent.plugin.logs import configure_logging
 
@@ -52,9 +52,9 @@ def serve(
         for file in (tls_certificate, tls_key):
             if file is not None:
                 file.open("rb").close()
-        frozen = read_plan(plan)
+        frozen = Plan.load(plan)
         site_keys = load_site_keys(keys, frozen)
-        rounds = Rounds(frozen, out, timedelta(seconds=round_seconds), certified=_certified if stop else None)
+        rounds = Rounds(frozen, out, timedelta(seconds=round_seconds), certified=certifies if stop else None)
         with rounds:
             say(f"plan {frozen.digest}")
             scheme = "http" if tls_certificate is None else "https"
@@ -71,7 +71,3 @@ def serve(
                 ssl_certfile=tls_certificate,
                 ssl_keyfile=tls_key,
             )
-
-
-def _certified(transcript: Transcript) -> bool:
-    return judge_transcript(transcript).chosen is not None

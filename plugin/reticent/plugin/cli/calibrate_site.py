@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.site import CalibrationSite
 from reticent.accounting.calibration.site_errors import TooFewRecords
 from reticent.accounting.calibration.site_records import FieldNames, read_records
 from reticent.accounting.calibration.site_state import SiteState
 from reticent.plugin.calibration.client import CalibrationClient, ServerProblem
-from reticent.plugin.cli.calibrate_inputs import PlanOption, messages, read_key, read_plan
+from reticent.plugin.cli.calibrate_inputs import PlanOption, messages, read_key
 from reticent.plugin.cli.common import fail, say
 
 __all__ = ["site"]
@@ -58,7 +59,7 @@ def site(
     folder = state or records.parent / f"{name}.reticent-site"
     fields = FieldNames(score_field, loss_field, id_field, person_field)
     with messages():
-        frozen = read_plan(plan)
+        frozen = Plan.load(plan)
         key = read_key(key_file)
         labelled = read_records(records, fields)
         with (

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from reticent.accounting.calibration.documents import write_atomically
+from reticent.accounting.calibration.plan import Plan
 from reticent.accounting.calibration.subgroups import subgroup_plans
-from reticent.accounting.fingerprint import canonical_json
-from reticent.plugin.cli.calibrate_inputs import PlanOption, messages, read_plan
+from reticent.plugin.cli.calibrate_inputs import PlanOption, messages
 from reticent.plugin.cli.common import say
 
 __all__ = ["subgroups"]
@@ -30,13 +29,13 @@ def subgroups(
     `gate.certificates`, and the tenants' `policy.subgroups` says whose requests belong to which.
     """
     with messages():
-        family = subgroup_plans(read_plan(plan), name, overlap=overlap)
+        family = subgroup_plans(Plan.load(plan), name, overlap=overlap)
         files = [out / f"{member.subgroup.name}.plan.json" for member in family if member.subgroup is not None]
         if standing := [str(file) for file in files if file.exists()]:
             raise ValueError(f"{standing[0]} exists; a plan is written once")
         out.mkdir(parents=True, exist_ok=True)
         for file, member in zip(files, family, strict=True):
-            write_atomically(file, canonical_json(member.to_json()) + "\n")
+            member.save(file)
     say(
         f"α of each: {family[0].alpha_risk:g} + {family[0].alpha_acceptance:g}; ε of one release: {family[0].epsilon:g}"
     )

@@ -64,15 +64,14 @@ def verify(
 def _verified(value: object, plan_digest: str | None) -> dict[str, Any]:
     kind = read_object(value, "file").get("format")
     report: dict[str, Any] = {"format": kind}
+    stored = None
     if kind == CERTIFICATE_FORMAT:
         certificate = Certificate.from_json(value)
-        transcript = certificate.transcript
-        exact = judge_transcript(transcript) == certificate.verdict
-        again = certificate.to_json()
+        transcript, stored, again = certificate.transcript, certificate.verdict, certificate.to_json()
         report |= {"issued_at": certificate.issued_at.isoformat(), "expires_at": certificate.expires_at.isoformat()}
     elif kind == TRANSCRIPT_FORMAT:
         transcript = Transcript.from_json(value)
-        exact, again = True, transcript.to_json()
+        again = transcript.to_json()
     else:
         raise InvalidDocumentError("file.format", "is neither a transcript's nor a certificate's")
     if canonical_json(value) != canonical_json(again):
@@ -82,7 +81,7 @@ def _verified(value: object, plan_digest: str | None) -> dict[str, Any]:
     closed = [n.event for n in transcript.log if isinstance(n, Notice) and isinstance(n.event, RoundClosed)]
     return report | {
         "verified": True,
-        "exact": exact,
+        "exact": stored in (None, verdict),
         "plan_digest": transcript.plan.digest,
         "transcript_head": transcript.head,
         "releases": len(transcript.entries),

@@ -1,4 +1,4 @@
-"""What the rules made of widths share: the step from a count-scale width to bounds, clipped and rounded outwards."""
+"""What rules share: the decision read off the bounds, and the step from a count-scale width to these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reticent.accounting.certificates.bounds import (
     Transfer,
 )
 
-__all__ = ["WidthRule", "bounds_of", "level"]
+__all__ = ["BaseRule", "WidthRule", "bounds_of", "decided", "level"]
 
 Array = NDArray[np.float64]
 
@@ -39,27 +39,32 @@ def bounds_of(
         contrast: D, the released contrast or something at least as large, in counts.
         contrast_width, acceptance_width: in counts.
     """
-    r, N = claim.target_risk, sums.events
+    N = sums.events
     count = np.maximum(N, 1.0)
     sizes = (sums.loss, sums.other, N)
     d_bar = (contrast + contrast_width + rounding(*sizes, contrast_width)) / count + transfer.contrast
     a_low = (sums.accepted - acceptance_width - rounding(*sizes, acceptance_width)) / count - transfer.acceptance
-    known = N > 0.0
-    d_bar = np.where(known, np.clip(d_bar, -r, 1.0 - r), 1.0 - r)
-    a_low = np.where(known, np.clip(a_low, 0.0, 1.0), 0.0)
+    return decided(claim, N, d_bar, a_low)
+
+
+def decided(claim: Claim, events: Array, contrast_upper: Array, acceptance_lower: Array) -> Bounds:
+    """Bounds cut to their range, vacuous while N = 0, and the decision that they give."""
+    r, known = claim.target_risk, events > 0.0
+    d_bar = np.where(known, np.clip(contrast_upper, -r, 1.0 - r), 1.0 - r)
+    a_low = np.where(known, np.clip(acceptance_lower, 0.0, 1.0), 0.0)
     return Bounds(d_bar, a_low, np.asarray((d_bar <= 0.0) & (a_low >= claim.min_acceptance), dtype=np.bool_))
 
 
-class WidthRule:
-    """A rule whose decision is read off its bounds, with the paper's failure probabilities and selection."""
+class BaseRule:
+    """A rule whose decision is read off its bounds: of the contrast at α_D, and of the acceptance at α_A."""
 
     releases: frozenset[ReleaseKind] = RELEASE_KINDS
     selection: Selection = LARGEST_ACCEPTANCE
     serves: bool = True
 
     def failure_probabilities(self, claim: Claim) -> Mapping[str, float]:
-        """α_s of the sampling event and α_n of the noise event (paper, theorem 1)."""
-        return {"alpha_sampling": claim.alpha_sampling, "alpha_noise": claim.alpha_noise}
+        """α_D of the contrast bounds and α_A of the acceptance bounds."""
+        return {"alpha_risk": claim.alpha_risk, "alpha_acceptance": claim.alpha_acceptance}
 
     def certified(self, claim: Claim, sums: Sums, transfer: Transfer = NO_TRANSFER) -> NDArray[np.bool_]:
         """Certified thresholds, (..., m)."""
@@ -68,3 +73,11 @@ class WidthRule:
     def bounds(self, claim: Claim, sums: Sums, transfer: Transfer = NO_TRANSFER) -> Bounds:
         """All bounds, (..., m)."""
         raise NotImplementedError
+
+
+class WidthRule(BaseRule):
+    """A rule with a width for each source, and so with the paper's failure probabilities."""
+
+    def failure_probabilities(self, claim: Claim) -> Mapping[str, float]:
+        """α_s of the sampling event and α_n of the noise event (paper, theorem 1)."""
+        return {"alpha_sampling": claim.alpha_sampling, "alpha_noise": claim.alpha_noise}

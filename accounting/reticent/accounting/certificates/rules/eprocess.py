@@ -6,13 +6,10 @@ would reach their levels, which is slower and answers the same (the evidences ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
 from reticent.accounting.calibration.claim import Claim
-from reticent.accounting.calibration.kinds import RELEASE_KINDS, ReleaseKind
 from reticent.accounting.certificates.bounds import (
     NO_TRANSFER,
     SMALLEST_INDEX,
@@ -22,21 +19,16 @@ from reticent.accounting.certificates.bounds import (
     Transfer,
 )
 from reticent.accounting.certificates.eprocess import acceptance_lower, certified_mask, contrast_upper
+from reticent.accounting.certificates.rules.common import BaseRule
 
 __all__ = ["EProcess"]
 
 
-class EProcess:
+class EProcess(BaseRule):
     """Two e-processes, for the contrast and for the acceptance floor."""
 
-    name: str = "eprocess"
-    releases: frozenset[ReleaseKind] = RELEASE_KINDS
+    name = "eprocess"
     selection: Selection = SMALLEST_INDEX
-    serves: bool = True
-
-    def failure_probabilities(self, claim: Claim) -> Mapping[str, float]:
-        """α_D of the contrast bounds and α_A of the acceptance bounds."""
-        return {"alpha_risk": claim.alpha_risk, "alpha_acceptance": claim.alpha_acceptance}
 
     def certified(self, claim: Claim, sums: Sums, transfer: Transfer = NO_TRANSFER) -> NDArray[np.bool_]:
         """Certified thresholds, (..., m)."""

@@ -26,13 +26,18 @@ records and ten releases at the middle threshold.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from reticent.accounting.calibration.claim import Claim
-from reticent.accounting.calibration.kinds import LOSS_NONLOSS
 from reticent.accounting.certificates.boundaries import mixture_width
-from reticent.accounting.certificates.bounds import NO_TRANSFER, Bounds, Sums, Transfer
-from reticent.accounting.certificates.rules.common import WidthRule, bounds_of, level
+from reticent.accounting.certificates.bounds import (
+    NO_TRANSFER,
+    Bounds,
+    Sums,
+    Transfer,
+    acceptance_factor,
+    contrast_factor,
+)
+from reticent.accounting.certificates.rules.common import BaseRule, bounds_of, level
 
 __all__ = ["NormalMixture"]
 
@@ -40,23 +45,18 @@ _RECORDS = 1000
 _RELEASES = 10
 
 
-class NormalMixture(WidthRule):
+class NormalMixture(BaseRule):
     """One normal mixture over records and noise together."""
 
     name = "normal_mixture"
-
-    def failure_probabilities(self, claim: Claim) -> Mapping[str, float]:
-        """α_D of the contrast bounds and α_A of the acceptance bounds."""
-        return {"alpha_risk": claim.alpha_risk, "alpha_acceptance": claim.alpha_acceptance}
 
     def bounds(self, claim: Claim, sums: Sums, transfer: Transfer = NO_TRANSFER) -> Bounds:
         """All bounds, (..., m)."""
         r, quarter = claim.target_risk, 0.25 * sums.events
         risk, floor = (level(1, sums.size, alpha) for alpha in (claim.alpha_risk, claim.alpha_acceptance))
-        one_hot = sums.release == LOSS_NONLOSS
         unit = 0.5 * _RELEASES * sums.size * sums.least_variance
-        tau_D = _scale(unit * ((1.0 - r) ** 2 + r * r if one_hot else 1.0 + r * r), risk)
-        tau_A = _scale(unit * (2.0 if one_hot else 1.0), floor)
+        tau_D = _scale(unit * contrast_factor(sums.release, r), risk)
+        tau_A = _scale(unit * acceptance_factor(sums.release), floor)
         S_D = mixture_width(quarter + sums.contrast_variance(r), tau_D, risk)
         S_A = mixture_width(quarter + sums.accepted_variance, tau_A, floor)
         return bounds_of(claim, sums, transfer, sums.contrast(r), S_D, S_A)

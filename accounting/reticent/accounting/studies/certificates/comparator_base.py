@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,15 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, xlog1py, xlogy
 
 from reticent.accounting.calibration.claim import Claim
-from reticent.accounting.calibration.kinds import RELEASE_KINDS, ReleaseKind
-from reticent.accounting.certificates.bounds import (
-    LARGEST_ACCEPTANCE,
-    NO_TRANSFER,
-    Bounds,
-    Selection,
-    Sums,
-    Transfer,
-)
+from reticent.accounting.certificates.bounds import Bounds, Sums, Transfer
+from reticent.accounting.certificates.rules.common import BaseRule, decided
 
 __all__ = [
     "Comparator",
@@ -53,38 +45,25 @@ class Native:
     proved: bool = True
 
 
-class Comparator:
-    """A published method that reads sums as a rule does. Never in the registry of rules, and `serves` is False."""
+class Comparator(BaseRule):
+    """A published method that reads sums as a rule does. Never in the registry of rules, and `serves` is False.
+
+    Its failure probabilities, α_D and α_A, are those under its native assumptions.
+    """
 
     name: str
     native: Native
-    releases: frozenset[ReleaseKind] = RELEASE_KINDS
-    selection: Selection = LARGEST_ACCEPTANCE
-    serves: bool = False
-
-    def failure_probabilities(self, claim: Claim) -> Mapping[str, float]:
-        """α_D and α_A, under the native assumptions."""
-        return {"alpha_risk": claim.alpha_risk, "alpha_acceptance": claim.alpha_acceptance}
-
-    def certified(self, claim: Claim, sums: Sums, transfer: Transfer = NO_TRANSFER) -> NDArray[np.bool_]:
-        """Certified thresholds, (..., m)."""
-        return self.bounds(claim, sums, transfer).certified
-
-    def bounds(self, claim: Claim, sums: Sums, transfer: Transfer = NO_TRANSFER) -> Bounds:
-        """All bounds, (..., m)."""
-        raise NotImplementedError
+    serves = False
 
 
 def bounds_from_widths(
     claim: Claim, sums: Sums, transfer: Transfer, contrast_width: Array, acceptance_width: Array
 ) -> Bounds:
-    """d̄ = (D̃ + width)/N + η and a̲ = (Ã - width)/N - η, clipped; vacuous while N = 0."""
-    r, count = claim.target_risk, np.maximum(sums.events, 1.0)
-    known = sums.events > 0.0
-    d_bar = np.clip((sums.contrast(r) + contrast_width) / count + transfer.contrast, -r, 1.0 - r)
-    a_low = np.clip((sums.accepted - acceptance_width) / count - transfer.acceptance, 0.0, 1.0)
-    d_bar, a_low = np.where(known, d_bar, 1.0 - r), np.where(known, a_low, 0.0)
-    return Bounds(d_bar, a_low, (d_bar <= 0.0) & (a_low >= claim.min_acceptance))
+    """d̄ = (D̃ + width)/N + η and a̲ = (Ã - width)/N - η, as published: not rounded outwards as a serving rule's are."""
+    count = np.maximum(sums.events, 1.0)
+    d_bar = (sums.contrast(claim.target_risk) + contrast_width) / count + transfer.contrast
+    a_low = (sums.accepted - acceptance_width) / count - transfer.acceptance
+    return decided(claim, sums.events, d_bar, a_low)
 
 
 def bounds_from_risk(claim: Claim, risk_upper: Array, acceptance_lower: Array) -> Bounds:

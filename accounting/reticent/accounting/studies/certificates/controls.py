@@ -20,7 +20,7 @@ from reticent.accounting.certificates.rules import RULES
 from reticent.accounting.studies.certificates.comparator_base import Comparator, Native
 from reticent.accounting.studies.certificates.comparators import COMPARATORS
 
-__all__ = ["CONTROLS", "Alteration", "Control", "native_of", "resolve", "study_rule_names"]
+__all__ = ["CONTROLS", "Alteration", "Control", "native_of", "resolve", "study_rule_names", "unchanged"]
 
 Alteration = Callable[[Sums, Transfer], tuple[Sums, Transfer]]
 
@@ -79,7 +79,8 @@ def _shift_ignored(sums: Sums, _: Transfer) -> tuple[Sums, Transfer]:
     return sums, NO_TRANSFER
 
 
-def _unchanged(sums: Sums, transfer: Transfer) -> tuple[Sums, Transfer]:
+def unchanged(sums: Sums, transfer: Transfer) -> tuple[Sums, Transfer]:
+    """The alteration that alters nothing."""
     return sums, transfer
 
 
@@ -88,7 +89,7 @@ CONTROLS: Mapping[str, Alteration] = MappingProxyType(
         "noise_ignored": _noise_ignored,
         "variance_halved": _variance_halved,
         "shift_ignored": _shift_ignored,
-        "after_stopping": _unchanged,
+        "after_stopping": unchanged,
         "naive": _noise_ignored,
     }
 )

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reticent.accounting.calibration.kinds import LOSS_NONLOSS, ReleaseKind
-from reticent.accounting.certificates.bounds import Sums, Transfer
+from reticent.accounting.certificates.bounds import Sums, Transfer, suffix_sums
 from reticent.accounting.studies.certificates.populations import Population
 from reticent.accounting.studies.certificates.streams import Past, Request, Stream, planned
 
-__all__ = ["Transcripts", "noise_table", "simulate"]
+__all__ = ["Transcripts", "discrete_noise", "noise_table", "simulate"]
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -148,7 +148,7 @@ class _Run:
             self.totals += self._noise((request.slots > 0).sum(axis=1), request.scales)
         self.by_site[:, number] = by_site + request.slots
         self.noise[:, number] = noise + (request.slots > 0).sum(axis=1) * request.scales**2
-        suffix = _suffix(self.totals)
+        suffix = suffix_sums(self.totals)
         self.loss[:, number], self.other[:, number] = suffix[:, 0], suffix[:, 1]
 
     def transcripts(self) -> Transcripts:
@@ -203,9 +203,7 @@ class _Run:
         noise = np.zeros(shape)
         for count, scale in sorted({(int(c), float(s)) for c, s in zip(releases, scales, strict=True) if c}):
             rows = (releases == count) & (scales == scale)
-            support, cumulative = noise_table(scale, count)
-            uniform = self.rng.random((int(rows.sum()), *shape[1:]))
-            noise[rows] = support[np.searchsorted(cumulative, uniform).clip(max=len(support) - 1)]
+            noise[rows] = discrete_noise(scale, count, (int(rows.sum()), *shape[1:]), self.rng)
         return noise
 
     def _add_by_site(self, number: int, request: Request) -> None:
@@ -213,7 +211,7 @@ class _Run:
             slots = request.slots[:, site]
             self.site_totals[:, site] += self._histogram(site, slots)
             self.site_totals[:, site] += self._noise((slots > 0).astype(np.int64), request.scales)
-        suffix = _suffix(self.site_totals)
+        suffix = suffix_sums(self.site_totals)
         self.kept[0][:, number], self.kept[1][:, number] = suffix[:, :, 0], suffix[:, :, 1]
         before = self.kept[2][:, number - 1] if number else 0.0
         self.kept[2][:, number] = before + (request.slots > 0) * request.scales[:, None] ** 2
@@ -241,6 +239,7 @@ def noise_table(scale: float, count: int = 1) -> tuple[Array, Array]:
     return np.arange(-half, half + 1.0, dtype=np.float64), np.cumsum(total, dtype=np.float64)
 
 
-def _suffix(histograms: Array) -> Array:
-    """Sums over the bins j..m for j = 1..m, last axis."""
-    return np.asarray(np.cumsum(histograms[..., :0:-1], axis=-1)[..., ::-1])
+def discrete_noise(scale: float, count: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Independent sums of `count` discrete Gaussians each."""
+    support, cumulative = noise_table(scale, count)
+    return np.asarray(support[np.searchsorted(cumulative, rng.random(shape)).clip(max=len(support) - 1)])

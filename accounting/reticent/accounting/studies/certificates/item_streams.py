@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from reticent.accounting.calibration.kinds import LOSS_NONLOSS, ReleaseKind
 from reticent.accounting.calibration.noise_scale import SENSITIVITY
 from reticent.accounting.calibration.plan import share
-from reticent.accounting.studies.certificates.engine import Transcripts, noise_table
+from reticent.accounting.certificates.bounds import suffix_sums
+from reticent.accounting.studies.certificates.engine import Transcripts, discrete_noise
 from reticent.accounting.studies.certificates.populations import Population
 
 __all__ = ["ONCE", "WITH_REPLACEMENT", "Items", "Run", "epsilon_of_uses", "run_items", "slots_of_looks"]
@@ -64,7 +65,7 @@ class Items:
         each = w[self.site] / sizes[self.site]
         loss = np.bincount(self.bins, weights=each * self.loss, minlength=self.thresholds + 1)
         count = np.bincount(self.bins, weights=each, minlength=self.thresholds + 1)
-        return _suffix(loss.astype(np.float64)), _suffix(count.astype(np.float64))
+        return suffix_sums(loss.astype(np.float64)), suffix_sums(count.astype(np.float64))
 
     def population(self, name: str) -> Population:
         """The frozen sites as laws of bin and binary loss; a fractional loss is what its coin makes of it."""
@@ -128,7 +129,7 @@ def run_items(
         uses[:, number] = drawn
         totals += _histograms(items, drawn, onehot, release, rng)
         totals += _noise(totals.shape, noise_scale, int((slots[number] > 0).sum()), rng)
-        loss[:, number], other[:, number] = _suffix(totals[:, 0]), _suffix(totals[:, 1])
+        loss[:, number], other[:, number] = suffix_sums(totals[:, 0]), suffix_sums(totals[:, 1])
     by_site = np.broadcast_to(slots.cumsum(axis=0), (trials, *slots.shape)).copy()
     noise = np.broadcast_to((slots > 0).sum(axis=1).cumsum() * noise_scale**2, (trials, R)).copy()
     least = noise_scale**2 if noise_scale > 0.0 else 1.0
@@ -186,9 +187,4 @@ def _histograms(items: Items, drawn: Counts, onehot: Array, release: ReleaseKind
 def _noise(shape: tuple[int, ...], scale: float, releases: int, rng: np.random.Generator) -> Array:
     if scale == 0.0 or releases == 0:
         return np.zeros(shape)
-    support, cumulative = noise_table(scale, releases)
-    return np.asarray(support[np.searchsorted(cumulative, rng.random(shape)).clip(max=len(support) - 1)])
-
-
-def _suffix(cells: Array) -> Array:
-    return np.asarray(np.cumsum(cells[..., :0:-1], axis=-1)[..., ::-1])
+    return discrete_noise(scale, releases, shape, rng)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from reticent.accounting.calibration.claim import Claim
 from reticent.accounting.calibration.kinds import LOSS_NONLOSS, ReleaseKind
-from reticent.accounting.calibration.schedule import first_look
-from reticent.accounting.certificates.bounds import Rule, Sums
+from reticent.accounting.calibration.schedule import first_look, least_events
+from reticent.accounting.certificates.bounds import Rule, Sums, suffix_sums
 
 __all__ = ["PAPER_LOOKS", "development_looks", "expected_look"]
 
@@ -56,11 +56,7 @@ def expected_look(
 
     if not fires(most):
         return None
-    low, high = 1, most
-    while high - low > 1 + low // 32:
-        middle = max(low + 1, round(math.sqrt(low * high)))
-        low, high = (low, middle) if fires(middle) else (middle, high)
-    return high
+    return least_events(fires, most, 32)
 
 
 def _fraction(
@@ -71,12 +67,8 @@ def _fraction(
     nonloss, loss = drawn[:, :, 0].astype(np.float64), drawn[:, :, 1].astype(np.float64)
     other = nonloss if release == LOSS_NONLOSS else nonloss + loss
     variance = sites * scale**2
-    noised = [_suffix(x + np.rint(rng.normal(0.0, math.sqrt(variance), x.shape))) for x in (loss, other)]
+    noised = [suffix_sums(x + np.rint(rng.normal(0.0, math.sqrt(variance), x.shape))) for x in (loss, other)]
     m = len(cells) - 1
     least = scale**2 if scale > 0.0 else 1.0
     sums = Sums(release, noised[0], noised[1], variance * np.arange(m, 0, -1.0), float(events), least)
     return float(rule.certified(claim, sums).any(axis=-1).mean())
-
-
-def _suffix(cells: Array) -> Array:
-    return np.asarray(np.cumsum(cells[..., :0:-1], axis=-1)[..., ::-1])

@@ -21,7 +21,7 @@ from reticent.accounting.certificates.bounds import Rule, Sums, Transfer
 from reticent.accounting.certificates.eprocess import log_acceptance_evidence, log_risk_evidence, rounding_margin
 from reticent.accounting.certificates.rules import RULES
 from reticent.accounting.certificates.rules.eprocess import EProcess
-from reticent.accounting.studies.certificates.controls import Alteration, Control, resolve
+from reticent.accounting.studies.certificates.controls import Alteration, Control, resolve, unchanged
 from reticent.accounting.studies.certificates.engine import Transcripts, simulate
 from reticent.accounting.studies.certificates.populations import Population, null_population, with_drift
 from reticent.accounting.studies.certificates.streams import (
@@ -33,7 +33,13 @@ from reticent.accounting.studies.certificates.streams import (
     largest_deficit,
     uneven_batches,
 )
-from reticent.accounting.studies.certificates.study import PAPER_RELEASE, PLAIN_RELEASE, ReleasePolicy, evaluate
+from reticent.accounting.studies.certificates.study import (
+    PAPER_RELEASE,
+    PLAIN_RELEASE,
+    ReleasePolicy,
+    claim_at,
+    evaluate,
+)
 
 __all__ = ["ALLOWED", "CASES", "CONTROL_CASES", "VALID_RULES", "NullCase", "transcripts_of", "violation_rate"]
 
@@ -71,7 +77,7 @@ class NullCase:
     @property
     def claim(self) -> Claim:
         """As in the studies."""
-        return Claim(self.target_risk, 0.05, 0.045, 0.005)
+        return claim_at(self.target_risk)
 
 
 def _case(
@@ -150,15 +156,11 @@ def transcripts_of(case: NullCase, trials: int, seed: int) -> Transcripts:
 def violation_rate(rule: Rule, case: NullCase, transcripts: Transcripts) -> float:
     """Fraction of trials in which any bound is wrong, at any threshold and round."""
     if isinstance(rule, EProcess):
-        return float(_eprocess_violated(case, transcripts, _unchanged).mean())
+        return float(_eprocess_violated(case, transcripts, unchanged).mean())
     if isinstance(rule, Control) and isinstance(rule.rule, EProcess):
         return float(_eprocess_violated(case, transcripts, rule.alter).mean())
     found = evaluate(rule, case.claim, transcripts, case.deployment, drift=case.drift)
     return float(found.violated.mean())
-
-
-def _unchanged(sums: Sums, transfer: Transfer) -> tuple[Sums, Transfer]:
-    return sums, transfer
 
 
 def _eprocess_violated(case: NullCase, transcripts: Transcripts, alter: Alteration) -> NDArray[np.bool_]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reticent.accounting.calibration.claim import Claim
-from reticent.accounting.calibration.kinds import LOSS_NONLOSS
 from reticent.accounting.certificates.boundaries import gaussian_width, hoeffding_width
+from reticent.accounting.certificates.bounds import contrast_factor
 from reticent.accounting.certificates.rules.common import level
 from reticent.accounting.studies.certificates.controls import resolve
 from reticent.accounting.studies.certificates.decisions import Decisions, decide
@@ -23,18 +23,13 @@ from reticent.accounting.studies.certificates.populations import Population
 from reticent.accounting.studies.certificates.streams import Stream
 from reticent.accounting.studies.certificates.study import PAPER_RELEASE, PLAIN_RELEASE, Outcome, evaluate
 
-__all__ = ["ALL_RULES", "Ask", "Made", "claim_at", "figures", "run_row"]
+__all__ = ["ALL_RULES", "Ask", "Made", "figures", "run_row"]
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 ALL_RULES: tuple[str, ...] = ("fed_src_c", "eprocess")
 """Rules in every table: the paper's, and this project's default; each with its own release and noise."""
-
-
-def claim_at(target_risk: float) -> Claim:
-    """The paper's claim: a_min = .05; α .05 in all (the e-process splits it .045 + .005)."""
-    return Claim(target_risk, 0.05, 0.045, 0.005)
 
 
 @dataclass(frozen=True)
@@ -126,10 +121,10 @@ def _at_selection(made: Made) -> dict[str, Any]:
     }
     if made.ask.rule != "fed_src_c":
         return found
-    m, r = made.transcripts.loss.shape[2], claim.target_risk
+    m = made.transcripts.loss.shape[2]
     N = first.events[fired]
     V = made.transcripts.noise[fired, first.round[fired]] * (m - first.chosen[fired])
-    V_D = ((1.0 - r) ** 2 + r * r if made.transcripts.release == LOSS_NONLOSS else 1.0 + r * r) * V
+    V_D = contrast_factor(made.transcripts.release, claim.target_risk) * V
     H = hoeffding_width(N, level(2, m, claim.alpha_sampling))
     G = gaussian_width(V_D, made.transcripts.least_variance, level(2, m, claim.alpha_noise))
     return found | {"sampling_width": float((H / N).mean()), "noise_width": float((G / N).mean())}

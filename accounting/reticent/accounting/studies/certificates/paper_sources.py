@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from reticent.accounting.studies.certificates.files import frozen_items
 from reticent.accounting.studies.certificates.item_streams import Items
-from reticent.accounting.studies.certificates.populations import Population, binary_losses, fitted_cell
+from reticent.accounting.studies.certificates.populations import Population, fitted_cell, tilted_cell
 from reticent.accounting.studies.certificates.splits import Fractions, fit_score_map, split_records
-from reticent.accounting.studies.certificates.tables import read_records
+from reticent.accounting.studies.certificates.tables import LabelledRecords, read_records
 
 __all__ = ["FRANK_FILE", "RAGTRUTH_FILE", "Source", "frank", "frozen_draw", "ragtruth", "subset", "synthetic"]
 
@@ -51,14 +51,14 @@ class Source:
 def synthetic(name: str, seed: int) -> Source:
     """A fitted law ("c1", "halueval" or "c1_lift") with 320 held-out draws of its own."""
     population = _lift_cell() if name == "c1_lift" else fitted_cell(name)
-    bins, loss = _draw(population, _HELDOUT, np.random.default_rng([seed, 4]))[:2]
+    bins, loss = population.draw(_HELDOUT, np.random.default_rng([seed, 4]))
     return Source(f"synthetic {name}", population, None, bins, loss)
 
 
 def frozen_draw(source: Source, count: int, seed: int) -> Source:
     """A law's source with `count` of its draws as frozen records, the same number at each site."""
     rng, K = np.random.default_rng([seed, 5, count]), source.population.sites
-    drawn = [_draw(source.population.site(k), count // K, rng)[:2] for k in range(K)]
+    drawn = [source.population.site(k).draw(count // K, rng) for k in range(K)]
     bins, loss = (np.concatenate(column) for column in zip(*drawn, strict=True))
     site = np.repeat(np.arange(K), count // K)
     items = Items(bins, loss, site, source.population.weights, source.population.size)
@@ -93,10 +93,7 @@ def frank(folder: Path, seed: int) -> Source | None:
     records = read_records(
         path, client=("model_name", "dataset"), score="BertScore P Art", loss="1-human_factuality", group="hash"
     )
-    split = split_records(records, Fractions(0.2, 0.5, 0.3), seed)
-    score_map = fit_score_map(split.dev, _THRESHOLDS, _MIN_ACCEPTANCE)
-    items = frozen_items(split.cal, score_map)
-    return Source("FRANK", items.population("FRANK"), items, score_map.bins(split.heldout), split.heldout.loss)
+    return _real("FRANK", records, Fractions(0.2, 0.5, 0.3), seed)
 
 
 def ragtruth(folder: Path, seed: int) -> Source | None:
@@ -105,10 +102,13 @@ def ragtruth(folder: Path, seed: int) -> Source | None:
     if not path.is_file():
         return None
     records = read_records(path, client=(), score="ecs_mean,ecs_min,-pks_mean,-pks_max", loss="hallucinated")
-    split = split_records(records, Fractions(0.15, 0.55, 0.3), seed)
+    return _real("RAGTruth, Llama-2-7B", records, Fractions(0.15, 0.55, 0.3), seed)
+
+
+def _real(name: str, records: LabelledRecords, fractions: Fractions, seed: int) -> Source:
+    split = split_records(records, fractions, seed)
     score_map = fit_score_map(split.dev, _THRESHOLDS, _MIN_ACCEPTANCE)
     items = frozen_items(split.cal, score_map)
-    name = "RAGTruth, Llama-2-7B"
     return Source(name, items.population(name), items, score_map.bins(split.heldout), split.heldout.loss)
 
 
@@ -122,15 +122,4 @@ def _lift_cell() -> Population:
     m = _THRESHOLDS
     from_top = (m - np.arange(m + 1.0) + 0.5) / (m + 1)
     mean_loss = np.clip(0.155 + 0.51 * from_top, 0.0, 1.0)
-    tilts, shifts = np.array([-0.4, -0.2, 0.0, 0.2, 0.4]), np.array([0.2, -0.1, -0.2, -0.1, 0.2])
-    bins = (1.0 + tilts[:, None] * np.linspace(-1.0, 1.0, m + 1)) / (m + 1)
-    risks = mean_loss + shifts[:, None] * np.minimum(mean_loss, 1.0 - mean_loss)
-    return binary_losses("c1_lift", bins, risks, np.full(5, 0.2))
-
-
-def _draw(population: Population, count: int, rng: np.random.Generator) -> tuple[Index, Array]:
-    """Independent bins and losses of the declared mixture."""
-    flat = (population.weights[:, None, None] * population.cells).sum(axis=0)
-    drawn = rng.choice(flat.size, size=count, p=(flat / flat.sum()).ravel())
-    bins, losses = np.unravel_index(drawn, flat.shape)
-    return bins.astype(np.int64), population.loss_values[losses]
+    return tilted_cell("c1_lift", mean_loss, (-0.4, -0.2, 0.0, 0.2, 0.4), (0.2, -0.1, -0.2, -0.1, 0.2))

@@ -17,7 +17,7 @@ import numpy as np
 from reticent.accounting.studies.certificates.item_streams import slots_of_looks
 from reticent.accounting.studies.certificates.paper import Block, Figures, PaperTable, published_table
 from reticent.accounting.studies.certificates.paper_deployments import dirichlet_sites, iid_sites, moved_weights
-from reticent.accounting.studies.certificates.paper_runs import ALL_RULES, Ask, claim_at, figures, run_row
+from reticent.accounting.studies.certificates.paper_runs import ALL_RULES, Ask, figures, run_row
 from reticent.accounting.studies.certificates.paper_sources import (
     FRANK_FILE,
     RAGTRUTH_FILE,
@@ -29,6 +29,7 @@ from reticent.accounting.studies.certificates.paper_sources import (
     synthetic,
 )
 from reticent.accounting.studies.certificates.populations import Population, null_population, with_drift
+from reticent.accounting.studies.certificates.study import claim_at
 
 __all__ = ["recompute"]
 

@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["CELLS", "Population", "binary_losses", "fitted_cell", "fractional_losses", "null_population", "with_drift"]
+from reticent.accounting.certificates.bounds import suffix_sums
+
+__all__ = [
+    "CELLS",
+    "Population",
+    "binary_losses",
+    "fitted_cell",
+    "fractional_losses",
+    "null_population",
+    "tilted_cell",
+    "with_drift",
+]
 
 Array = NDArray[np.float64]
 
@@ -82,22 +93,26 @@ class Population:
         """One site as a population of its own."""
         return Population(f"{self.name}/{index}", self.cells[index : index + 1], self.loss_values, np.ones(1))
 
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], Array]:
+        """Bins and losses of independent records of the declared mixture, (count,) each."""
+        flat = (self.weights[:, None, None] * self.cells).sum(axis=0)
+        drawn = rng.choice(flat.size, size=count, p=(flat / flat.sum()).ravel())
+        bins, losses = np.unravel_index(drawn, flat.shape)
+        return bins.astype(np.int64), self.loss_values[losses]
+
     def draw_records(self, count: int, seed: int) -> tuple[list[tuple[float, float]], tuple[float, ...]]:
         """Independent records (score, loss) of the declared mixture, and the thresholds on the same scale.
 
         Bin b stands for the scores from b/(m+1) to (b+1)/(m+1); each record gets the middle of its bin.
         """
-        rng = np.random.default_rng([seed, 77])
-        flat = (self.weights[:, None, None] * self.cells).sum(axis=0)
-        drawn = rng.choice(flat.size, size=count, p=(flat / flat.sum()).ravel())
-        bins, losses = np.unravel_index(drawn, flat.shape)
+        bins, losses = self.draw(count, np.random.default_rng([seed, 77]))
         scores = (bins + 0.5) / (self.size + 1)
-        records = list(zip(scores.tolist(), self.loss_values[losses].tolist(), strict=True))
+        records = list(zip(scores.tolist(), losses.tolist(), strict=True))
         return records, tuple((np.arange(1, self.size + 1) / (self.size + 1)).tolist())
 
     def _suffix(self, by_bin: Array, weights: ArrayLike | None) -> Array:
         mixed = np.asarray(self.weights if weights is None else weights, dtype=np.float64) @ by_bin
-        return np.asarray(np.cumsum(mixed[..., :0:-1], axis=-1)[..., ::-1])
+        return suffix_sums(mixed)
 
 
 def binary_losses(name: str, bins: ArrayLike, risks: ArrayLike, weights: ArrayLike) -> Population:
@@ -147,8 +162,7 @@ def fitted_cell(name: str) -> Population:
     """A cell fitted to published figures: "c1" (RAGTruth QA, r* = .3) or "halueval" (HaluEval QA, r* = .2).
 
     Every bin has probability 1/(m+1) under the declared mixture, as quantile thresholds give it, and the mean loss in
-    it is `mean_loss[b]`. Site k has bin probabilities (1 + τ_k x_b)/(m+1), x_b = 2b/m - 1, and mean losses
-    ρ_b + s_k min(ρ_b, 1 - ρ_b). Σ s_k = Σ τ_k = Σ s_k τ_k = 0, so that the declared, equal mixture is exactly as said.
+    it is `mean_loss[b]`; the sites as in `tilted_cell`.
 
     Raises:
         ValueError: no such cell.
@@ -156,12 +170,24 @@ def fitted_cell(name: str) -> Population:
     cells = _cells_document()["cells"]
     if name not in cells:
         raise ValueError(f"the cell must be one of {', '.join(sorted(cells))}, got {name!r}")
-    return _from_parameters(name, cells[name])
+    parameters = cells[name]
+    return tilted_cell(name, parameters["mean_loss"], parameters["score_tilts"], parameters["loss_shifts"])
 
 
-def _from_parameters(name: str, parameters: Mapping[str, Any]) -> Population:
-    mean_loss = np.asarray(parameters["mean_loss"], dtype=np.float64)
-    tilts, shifts = (_centred(parameters[key], key) for key in ("score_tilts", "loss_shifts"))
+def tilted_cell(
+    name: str, mean_loss: ArrayLike, score_tilts: Sequence[float], loss_shifts: Sequence[float]
+) -> Population:
+    """Equal sites that differ in scores and losses, and bins that are equally likely in their mixture.
+
+    Site k has bin probabilities (1 + τ_k x_b)/(m+1), x_b = 2b/m - 1, and mean losses ρ_b + s_k min(ρ_b, 1 - ρ_b), with
+    the mean loss ρ_b of each bin, score tilts τ and loss shifts s. Σ s_k = Σ τ_k = Σ s_k τ_k = 0, so that the declared,
+    equal mixture is exactly as said.
+
+    Raises:
+        ValueError: tilts and shifts for which it is not.
+    """
+    mean_loss = np.asarray(mean_loss, dtype=np.float64)
+    tilts, shifts = _centred(score_tilts, "score_tilts"), _centred(loss_shifts, "loss_shifts")
     if abs(float(tilts @ shifts)) > 1e-12:
         raise ValueError(f"{name}: score tilts and loss shifts must be orthogonal")
     position = np.linspace(-1.0, 1.0, len(mean_loss))

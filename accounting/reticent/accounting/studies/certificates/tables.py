@@ -81,11 +81,6 @@ class LabelledRecords:
         """n."""
         return len(self.loss)
 
-    @property
-    def is_binary(self) -> bool:
-        """Every loss is 0 or 1."""
-        return bool(np.all((self.loss == 0.0) | (self.loss == 1.0)))
-
     def take(self, rows: Index) -> LabelledRecords:
         """Some of the records; clients keep their indices."""
         return LabelledRecords(
