@@ -12,6 +12,7 @@ from reticent.rewards.errors import ScoreDependsOnRewards
 __all__ = [
     "TOP_LOG_PROBABILITIES",
     "Need",
+    "OfCandidates",
     "Score",
     "ScoreInputs",
     "require_independent_of_rewards",
@@ -101,6 +102,18 @@ class Score(Protocol):
             ScoreInputMissing: something of `needs` is not there.
         """
         ...
+
+
+class OfCandidates:
+    """What every score is that reads the question and the candidates' texts alone."""
+
+    @property
+    def depends_on_rewards(self) -> bool:
+        return False
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"candidates"})
 
 
 def require_independent_of_rewards(score: Score) -> Score:

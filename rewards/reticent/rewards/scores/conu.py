@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .base import Need, ScoreInputs
+from .base import OfCandidates, ScoreInputs
 from .equivalence import Equivalence
 
 __all__ = ["ConU", "SConU", "fit_sconu"]
@@ -20,7 +20,7 @@ _MOST_KEPT = 200
 
 
 @dataclass(frozen=True)
-class ConU:
+class ConU(OfCandidates):
     """Share of the other candidates that say the same as the answer.
 
     Args:
@@ -37,14 +37,6 @@ class ConU:
         return "conu"
 
     @property
-    def depends_on_rewards(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"candidates"})
-
-    @property
     def constants(self) -> Mapping[str, object]:
         return {"same": dict(self.equivalence.constants)}
 
@@ -59,7 +51,7 @@ class ConU:
 
 
 @dataclass(frozen=True)
-class SConU:
+class SConU(OfCandidates):
     """(1 + #{i : s_i ≤ s})/(N + 1): the conformal p-value of the answer's share s among those of N right answers.
 
     Args:
@@ -85,14 +77,6 @@ class SConU:
     @property
     def name(self) -> str:
         return "sconu"
-
-    @property
-    def depends_on_rewards(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"candidates"})
 
     @property
     def constants(self) -> Mapping[str, object]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from reticent.rewards.text import VERSION, content_words, says_not_stated
 
-from .base import Need, ScoreInputs
+from .base import OfCandidates, ScoreInputs
 
 __all__ = ["SelfConsistency", "own_words"]
 
@@ -23,7 +23,7 @@ def own_words(question: str, answer: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class SelfConsistency:
+class SelfConsistency(OfCandidates):
     """Mean Jaccard overlap of the answer's own words with those of each other candidate.
 
     Jaccard overlap of A and B is |A ∩ B|/|A ∪ B|. Where either is empty it is 0: an answer that says nothing agrees
@@ -33,14 +33,6 @@ class SelfConsistency:
     @property
     def name(self) -> str:
         return "self_consistency"
-
-    @property
-    def depends_on_rewards(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"candidates"})
 
     @property
     def constants(self) -> Mapping[str, object]:

@@ -11,7 +11,7 @@ from typing import Literal
 from reticent.rewards.errors import EncoderUnavailable
 from reticent.rewards.text import VERSION, sentences, words
 
-from .base import Need, ScoreInputs, within_unit
+from .base import OfCandidates, ScoreInputs, within_unit
 from .entailment import EntailmentModel
 
 __all__ = ["SelfCheckNgram", "SelfCheckNli"]
@@ -22,7 +22,7 @@ _START = ""
 
 
 @dataclass(frozen=True)
-class SelfCheckNgram:
+class SelfCheckNgram(OfCandidates):
     """exp of the mean (or least) log-probability of the answer's words under an n-gram model of all candidates.
 
     Args:
@@ -50,14 +50,6 @@ class SelfCheckNgram:
         return "selfcheck"
 
     @property
-    def depends_on_rewards(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"candidates"})
-
-    @property
     def constants(self) -> Mapping[str, object]:
         return {"variant": "ngram", "order": self.order, "over": self.over, "text": VERSION}
 
@@ -80,7 +72,7 @@ class SelfCheckNgram:
 
 
 @dataclass(frozen=True)
-class SelfCheckNli:
+class SelfCheckNli(OfCandidates):
     """1 - mean over the answer's sentences and the other candidates of P(candidate contradicts sentence).
 
     Args:
@@ -104,14 +96,6 @@ class SelfCheckNli:
     @property
     def name(self) -> str:
         return "selfcheck"
-
-    @property
-    def depends_on_rewards(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"candidates"})
 
     @property
     def constants(self) -> Mapping[str, object]:

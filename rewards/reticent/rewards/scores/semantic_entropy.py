@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import Need, ScoreInputs, within_unit
+from .base import OfCandidates, ScoreInputs, within_unit
 from .equivalence import Equivalence, clusters
 
 __all__ = ["SemanticEntropy"]
 
 
 @dataclass(frozen=True)
-class SemanticEntropy:
+class SemanticEntropy(OfCandidates):
     """1 - H/log n, H the entropy of the shares of the groups of equivalent answers among the n candidates.
 
     Args:
@@ -30,14 +30,6 @@ class SemanticEntropy:
     @property
     def name(self) -> str:
         return "semantic_entropy"
-
-    @property
-    def depends_on_rewards(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"candidates"})
 
     @property
     def constants(self) -> Mapping[str, object]:
