@@ -31,9 +31,9 @@ from .encoders.base import FeatureMatrix
 from .errors import HeadInvalid, HeadNotReproduced, TrainingFailed
 from .head import LinearHead
 from .pairs import PreferencePairs
-from .retraining import Retrainer, losses_slope
+from .retraining import Retrainer
 from .sensitivity import movement_rounded_up
-from .training import pair_differences
+from .training import losses_slope, pair_differences
 
 __all__ = ["KINDS", "AuditReport", "KindResult", "audit_head"]
 

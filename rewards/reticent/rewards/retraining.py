@@ -12,18 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 
-from .training import gradient_norm_rounded_up, minimise_loss
+from .training import gradient_norm_rounded_up, loss_gradient, loss_hessian, losses_slope, minimise_loss
 
-__all__ = ["Retrainer", "losses_slope"]
+__all__ = ["Retrainer"]
 
 Matrix = NDArray[np.float64]
 
 _MAX_STEPS = 40
-
-
-def losses_slope(z: Matrix) -> Matrix:
-    """σ(-z): the size of a pair's gradient in units of its difference."""
-    return np.asarray(0.5 * (1.0 - np.tanh(z / 2)), dtype=np.float64)
 
 
 class Retrainer:
@@ -74,8 +69,7 @@ class Retrainer:
         return np.asarray(vectors, dtype=np.float64)
 
     def _gradient(self, d: Matrix, w: Matrix) -> Matrix:
-        return np.asarray(self._mu * w - d.T @ losses_slope(d @ w) / len(d), dtype=np.float64)
+        return loss_gradient(d, losses_slope(d @ w), w, self._mu)
 
     def _hessian(self, d: Matrix, w: Matrix) -> Matrix:
-        p = losses_slope(d @ w)
-        return np.asarray((d.T * (p * (1 - p))) @ d / len(d) + self._mu * np.eye(len(w)), dtype=np.float64)
+        return loss_hessian(d, losses_slope(d @ w), self._mu)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .encoders.base import Encoder, FeatureMatrix
 from .errors import TrainingFailed
+from .feature_cache import encode_pairs_cached
 from .head import LinearHead, SensitivityCertificate, new_identifier
 from .pairs import PreferencePairs
 from .private_training import NoiseName, calibrated, released_weights
@@ -29,6 +30,9 @@ __all__ = [
     "TrainedWeights",
     "encode_pairs",
     "gradient_norm_rounded_up",
+    "loss_gradient",
+    "loss_hessian",
+    "losses_slope",
     "minimise_loss",
     "pair_differences",
     "require_contrast",
@@ -221,19 +225,13 @@ def encode_pairs(pairs: PreferencePairs, encoder: Encoder) -> tuple[FeatureMatri
     One row of the data is encoded at a time: the rows of a larger batch depend on each other in the last bits, and a
     replaced pair would then move all of them, which the sensitivity does not count.
     """
-    positive = np.zeros((len(pairs.rows), encoder.dimension))
-    negative = np.zeros_like(positive)
-    for i, row in enumerate(pairs.rows):
-        positive[i], negative[i] = encoder.encode([(row.subject, row.chosen), (row.subject, row.rejected)])
-    return positive, negative
+    return encode_pairs_cached(pairs, encoder, None)
 
 
 def _newton_step(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
-    n = len(d)
-    p = _wrong_way(d @ w)
-    gradient = -(d.T @ p) / n + mu * w
-    hessian = (d.T * (p * (1 - p))) @ d / n + mu * np.eye(len(w))
-    step = -np.linalg.solve(hessian, gradient)
+    p = losses_slope(d @ w)
+    gradient = loss_gradient(d, p, w, mu)
+    step = -np.linalg.solve(loss_hessian(d, p, mu), gradient)
     slope = float(gradient @ step)
     start = _objective(d, w, mu)
     t = 1.0
@@ -243,9 +241,24 @@ def _newton_step(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> N
     return np.asarray(t * step, dtype=np.float64)
 
 
-def _wrong_way(z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """σ(-z), with an absolute error of a few units in the last place of 1 and no overflow."""
+def losses_slope(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """σ(-z): the size of a pair's gradient in units of its difference, where z = w·d.
+
+    The absolute error is a few units in the last place of 1; nothing overflows.
+    """
     return np.asarray(0.5 * (1.0 - np.tanh(z / 2)), dtype=np.float64)
+
+
+def loss_gradient(
+    d: NDArray[np.float64], p: NDArray[np.float64], w: NDArray[np.float64], mu: float
+) -> NDArray[np.float64]:
+    """∇F(w), given the slopes p = `losses_slope(d @ w)`."""
+    return np.asarray(mu * w - d.T @ p / len(d), dtype=np.float64)
+
+
+def loss_hessian(d: NDArray[np.float64], p: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
+    """∇²F(w), given the slopes p."""
+    return np.asarray((d.T * (p * (1 - p))) @ d / len(d) + mu * np.eye(d.shape[1]), dtype=np.float64)
 
 
 def _objective(d: NDArray[np.float64], w: NDArray[np.float64], mu: float) -> float:
@@ -261,7 +274,7 @@ def gradient_norm_rounded_up(d: NDArray[np.float64], w: NDArray[np.float64], mu:
     ((d + 8)(1 + ‖w‖) + 16)·u·G ≤ 2((d + 8)(1 + ‖w‖) + 16)·u for every term's norm, hence for their mean's.
     """
     n, dimension = d.shape
-    p = _wrong_way(d @ w)
+    p = losses_slope(d @ w)
     columns = [math.fsum((p * d[:, j]).tolist()) / n for j in range(dimension)]
     gradient = [mu * float(wj) - c for wj, c in zip(w, columns, strict=True)]
     norm_w = math.sqrt(math.fsum(float(x) * float(x) for x in w))

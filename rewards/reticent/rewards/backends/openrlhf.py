@@ -9,19 +9,18 @@ from collections.abc import Sequence
 
 import httpx
 
-from reticent.rewards.errors import BackendFailed, BackendUnavailable, ModelUnusable
+from reticent.rewards.errors import BackendFailed, ModelUnusable
 from reticent.rewards.profile import ModelProfile
 from reticent.rewards.rendering import cut_text
 
-from .model import ModelBackend
-from .remote import JsonCaller
+from .remote import RemoteBackend
 
 __all__ = ["OpenRlhfBackend"]
 
 _ROWS = 128
 
 
-class OpenRlhfBackend(ModelBackend[tuple[str, str]]):
+class OpenRlhfBackend(RemoteBackend[tuple[str, str]]):
     """Raw rewards of a server that speaks OpenRLHF's protocol.
 
     `query` is prompt and answer in the profile's template, `prompts` the same up to the answer. Lengths are counted in
@@ -34,17 +33,12 @@ class OpenRlhfBackend(ModelBackend[tuple[str, str]]):
     """
 
     def __init__(self, profile: ModelProfile, transport: httpx.BaseTransport | None = None) -> None:
-        super().__init__(profile)
         if profile.url is None:
             raise ModelUnusable(profile.name, "its profile names no url")
+        super().__init__(profile, _ROWS, transport)
         self._url = profile.url
-        self._caller = JsonCaller(profile, transport)
         self._before, _, rest = profile.template.partition("{prompt}")
         self._middle, _, self._after = rest.partition("{answer}")
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self._caller.close()
 
     def _input(self, prompt: str, answer: str) -> tuple[str, str] | None:
         room = self.profile.max_length - len(self._before + self._middle + self._after)
@@ -54,21 +48,12 @@ class OpenRlhfBackend(ModelBackend[tuple[str, str]]):
         begun = self._before + kept + self._middle
         return begun, begun + answer + self._after
 
-    def _raw(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
-        found: list[float] = []
-        for start in range(0, len(inputs), _ROWS):
-            part = inputs[start : start + _ROWS]
-            body = {"query": [query for _, query in part], "prompts": [prompt for prompt, _ in part]}
-            try:
-                answer = self._caller.post(self._url, body)
-            except BackendUnavailable:
-                if found:
-                    raise BackendFailed("the reward server went away in the middle of a batch") from None
-                raise
-            rewards = answer.get("rewards") if isinstance(answer, dict) else None
-            if not isinstance(rewards, list) or len(rewards) != len(part):
-                raise BackendFailed("the reward server did not give one reward a candidate")
-            if not all(isinstance(r, int | float) and not isinstance(r, bool) for r in rewards):
-                raise BackendFailed("the reward server gave a reward that is no number")
-            found += [float(reward) for reward in rewards]
-        return found
+    def _call(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
+        body = {"query": [query for _, query in inputs], "prompts": [prompt for prompt, _ in inputs]}
+        answer = self._caller.post(self._url, body)
+        rewards = answer.get("rewards") if isinstance(answer, dict) else None
+        if not isinstance(rewards, list) or len(rewards) != len(inputs):
+            raise BackendFailed("the reward server did not give one reward a candidate")
+        if not all(isinstance(r, int | float) and not isinstance(r, bool) for r in rewards):
+            raise BackendFailed("the reward server gave a reward that is no number")
+        return [float(reward) for reward in rewards]

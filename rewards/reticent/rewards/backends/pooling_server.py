@@ -17,8 +17,7 @@ from reticent.rewards.errors import BackendFailed, BackendUnavailable, ModelUnus
 from reticent.rewards.profile import ModelProfile
 from reticent.rewards.rendering import Encoded, Rendering
 
-from .model import ModelBackend
-from .remote import JsonCaller
+from .remote import RemoteBackend
 
 __all__ = ["PoolingServerBackend"]
 
@@ -27,7 +26,7 @@ _TRIALS = (("Which pet has Ada?", "Ada has a cat."), ("Which pet has Ada?", "It 
 _TOLERANCE = 5e-3
 
 
-class PoolingServerBackend(ModelBackend[Encoded]):
+class PoolingServerBackend(RemoteBackend[Encoded]):
     """Raw rewards from a vLLM pooling server's `/classify` or `/pooling`.
 
     Args:
@@ -39,11 +38,10 @@ class PoolingServerBackend(ModelBackend[Encoded]):
     """
 
     def __init__(self, profile: ModelProfile, transport: httpx.BaseTransport | None = None) -> None:
-        super().__init__(profile)
         if profile.folder is None or profile.url is None:
             raise ModelUnusable(profile.name, "its profile names no folder or no url")
         self._rendering = Rendering(profile.folder, profile.template, profile.max_length, profile.long_input)
-        self._caller = JsonCaller(profile, transport)
+        super().__init__(profile, _ROWS, transport)
         self._url = f"{profile.url.rstrip('/')}/{profile.route}"
         try:
             self._require_pinned()
@@ -51,23 +49,11 @@ class PoolingServerBackend(ModelBackend[Encoded]):
             self.close()
             raise
 
-    def close(self) -> None:
-        """Let go of connections."""
-        self._caller.close()
-
     def _input(self, prompt: str, answer: str) -> Encoded | None:
         return self._rendering.encode(prompt, answer)
 
-    def _raw(self, inputs: Sequence[Encoded]) -> list[float]:
-        found: list[float] = []
-        for start in range(0, len(inputs), _ROWS):
-            try:
-                found += self._ask(inputs[start : start + _ROWS], activated=False)
-            except BackendUnavailable:
-                if found:  # Of this batch something was computed already.
-                    raise BackendFailed("the reward server went away in the middle of a batch") from None
-                raise
-        return found
+    def _call(self, inputs: Sequence[Encoded]) -> list[float]:
+        return self._ask(inputs, activated=False)
 
     def _ask(self, inputs: Sequence[Encoded], *, activated: bool) -> list[float]:
         body: dict[str, object] = {

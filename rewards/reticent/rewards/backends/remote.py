@@ -1,21 +1,60 @@
-"""One JSON call of a reward server: bounded in time and size, repeated only while no answer was read."""
+"""Models behind a server: JSON calls, bounded in time and size, repeated only while no answer was read."""
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 from reticent.rewards.errors import BackendFailed, BackendUnavailable, ModelUnusable
 from reticent.rewards.profile import ModelProfile
 
-__all__ = ["MOST_ANSWER_BYTES", "JsonCaller"]
+from .model import ModelBackend
+
+__all__ = ["MOST_ANSWER_BYTES", "JsonCaller", "RemoteBackend"]
 
 MOST_ANSWER_BYTES = 4 << 20
+_Input = TypeVar("_Input")
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _BUSY = frozenset({429, 502, 503, 504})
+
+
+class RemoteBackend(ModelBackend[_Input]):
+    """A declared model behind a server that answers JSON.
+
+    Args:
+        profile: of the backend.
+        rows: most candidates of one call.
+        transport: for tests.
+    """
+
+    def __init__(self, profile: ModelProfile, rows: int, transport: httpx.BaseTransport | None) -> None:
+        super().__init__(profile)
+        self._rows = rows
+        self._caller = JsonCaller(profile, transport)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._caller.close()
+
+    def _raw(self, inputs: Sequence[_Input]) -> list[float]:
+        found: list[float] = []
+        for start in range(0, len(inputs), self._rows):
+            try:
+                found += self._call(inputs[start : start + self._rows])
+            except BackendUnavailable:
+                if found:  # Of this batch something was computed already.
+                    raise BackendFailed("the reward server went away in the middle of a batch") from None
+                raise
+        return found
+
+    @abstractmethod
+    def _call(self, inputs: Sequence[_Input]) -> list[float]:
+        """Raw rewards of one call."""
 
 
 class JsonCaller:
